@@ -1,0 +1,15 @@
+"""Shapes and types. Every docstring uses these letters.
+
+B   batch
+T   time
+D   features (the paper's embedding dimension)
+n   states per feature
+V   symbols in the vocabulary (the paper's |M|)
+
+Sequences are `(B, T, D)`, states `(B, D, n)`, weights of a recurrence `(D, n)`.
+"""
+
+from typing import Any
+
+# Any backend's tensor. `Any`, since Keras has no common base class for them.
+Tensor = Any

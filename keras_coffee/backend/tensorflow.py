@@ -1,0 +1,317 @@
+"""Scans for TensorFlow: `tf.while_loop` both ways, compiled by XLA whoever calls them.
+
+A recurrence is given by its `step(weights, state, inputs_t) -> (state, outputs_t)`, where weights
+and inputs are lists of tensors. Everything below the public functions is time-major.
+"""
+
+import functools
+
+import tensorflow as tf
+
+
+def _compiled(function):
+    """Compiles by XLA.
+
+    Keras does not compile models on machines without a GPU, and an op-by-op loop is five to ten
+    times slower there. So each scan is a compiled function of its own.
+    """
+    compiled = tf.function(function, jit_compile=True, reduce_retracing=True, autograph=False)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        # Variables are read out here: a compiled function would treat each as a case of its own.
+        args, kwargs = tf.nest.map_structure(_read, (args, kwargs))
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def _read(x):
+    return tf.convert_to_tensor(x) if isinstance(x, tf.Variable) else x
+
+
+@_compiled
+def coffee_scan(
+    inputs,
+    transition,
+    gate,
+    readout,
+    input_matrix,
+    output_gate,
+    initial_state,
+    *,
+    feedback,
+    recompute,
+):
+    """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
+    step, weights = _coffee_step(transition, gate, readout, input_matrix, output_gate, feedback)
+    final_state, outputs = _scan(step, weights, initial_state, [_swap(inputs)], recompute)
+    return _swap(outputs), final_state
+
+
+@_compiled
+def selective_scan(
+    inputs,
+    delta,
+    transition,
+    input_matrix,
+    output_matrix,
+    initial_state,
+    *,
+    discretization,
+    recompute,
+):
+    """Selective state-space model over inputs `(B, T, D)`: outputs and the final state.
+
+    An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
+    """
+    matrices = (input_matrix, output_matrix)
+    varying = [_swap(m) for m in matrices if m.shape.rank == 3]
+    weights = [transition, *(m for m in matrices if m.shape.rank == 2)]
+    step = _selective_step([m.shape.rank == 3 for m in matrices], discretization)
+    sequences = [_swap(inputs), _swap(delta), *varying]
+    final_state, outputs = _scan(step, weights, initial_state, sequences, recompute)
+    return _swap(outputs), final_state
+
+
+@_compiled
+def linear_scan(decay, inputs, initial_state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
+    return _swap(_linear_scan(_swap(decay), _swap(inputs), initial_state, reverse))
+
+
+def _swap(x):
+    return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+
+
+# Steps.
+
+
+def _coffee_step(transition, gate, readout, input_matrix, output_gate, feedback):
+    optional = {"input_matrix": input_matrix, "output_gate": output_gate}
+    names = [name for name, weight in optional.items() if weight is not None]
+
+    def step(weights, state, inputs_t):
+        transition, gate, readout = weights[:3]
+        extra = dict(zip(names, weights[3:], strict=True))
+        source = inputs_t[0][..., None]
+        drive = extra["input_matrix"] * source if "input_matrix" in extra else source
+        delta = gate * (source if feedback is None else state)
+        if feedback != "linear":
+            delta = tf.sigmoid(delta)
+        state = state + delta * (transition * state + drive)
+        outputs = tf.reduce_sum(readout * state, -1)
+        if "output_gate" in extra:
+            outputs *= tf.sigmoid(tf.reduce_sum(extra["output_gate"] * state, -1))
+        return state, outputs
+
+    return step, [transition, gate, readout, *(optional[name] for name in names)]
+
+
+def _selective_step(is_varying, discretization):
+    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
+
+    def step(weights, state, inputs_t):
+        transition, *fixed = weights
+        source, delta, *varying = inputs_t
+        input_matrix, output_matrix = (
+            varying.pop(0)[:, None, :] if v else fixed.pop(0) for v in is_varying
+        )
+        decay, gain = discretize(transition, delta[..., None])
+        state = decay * state + gain * input_matrix * source[..., None]
+        return state, tf.reduce_sum(output_matrix * state, -1)
+
+    return step
+
+
+def _forward_euler(transition, delta):
+    return 1 + transition * delta, delta
+
+
+def _zero_order_hold(transition, delta):
+    exponent = transition * delta
+    return tf.exp(exponent), delta * _expm1_ratio(exponent)
+
+
+def _expm1_ratio(x):
+    """(e^x - 1) / x, with value and derivative right through x = 0."""
+    small = tf.abs(x) < 0.1
+    series = tf.ones_like(x)
+    for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
+        series = 1 + series * x / k
+    safe = tf.where(small, tf.ones_like(x), x)
+    return tf.where(small, series, tf.math.expm1(safe) / safe)
+
+
+# The driver.
+
+
+def _scan(step, weights, state, inputs, recompute):
+    run = _recomputed if recompute else _stored
+
+    @tf.custom_gradient
+    def scan(state, *tensors):
+        weights_, inputs_ = list(tensors[: len(weights)]), list(tensors[len(weights) :])
+        (final_state, outputs), backward = run(step, weights_, state, inputs_)
+
+        def gradient(grad_final, grad_outputs):
+            grad_state, grad_weights, grad_inputs = backward(grad_final, grad_outputs)
+            return grad_state, *grad_weights, *grad_inputs
+
+        return (final_state, outputs), gradient
+
+    return scan(state, *weights, *inputs)
+
+
+def _stored(step, weights, state, inputs):
+    """Keep every state for the gradient."""
+    length = tf.shape(inputs[0])[0]
+    final_state, outputs, states = _forward(
+        step, weights, state, inputs, 0, length, _array(length, inputs[0][0]), _array(length, state)
+    )
+    states = states.stack()
+
+    def backward(grad_final, grad_outputs):
+        zeros = [tf.zeros_like(w) for w in _per_sequence(weights, state)]
+        grad_inputs = [_array(length, x[0]) for x in inputs]
+        grad_state, grads, grad_inputs = _backward(
+            step, weights, states, inputs, grad_outputs, 0, length, grad_final, zeros, grad_inputs
+        )
+        return grad_state, [tf.reduce_sum(g, 0) for g in grads], [g.stack() for g in grad_inputs]
+
+    return (final_state, outputs.stack()), backward
+
+
+def _recomputed(step, weights, state, inputs):
+    """Keep one state in about √T, and compute each chunk again when the gradient needs it."""
+    length = tf.shape(inputs[0])[0]
+    size = tf.maximum(1, tf.cast(tf.sqrt(tf.cast(length, tf.float64)), tf.int32))
+    count = (length + size - 1) // size
+
+    def advance(k, state, outputs, starts):
+        start, stop = k * size, tf.minimum((k + 1) * size, length)
+        final, outputs, _ = _forward(step, weights, state, inputs, start, stop, outputs, None)
+        return k + 1, final, outputs, starts.write(k, state)
+
+    _, final_state, outputs, starts = tf.while_loop(
+        lambda k, *_: k < count,
+        advance,
+        (0, state, _array(length, inputs[0][0]), _array(count, state)),
+    )
+    starts = starts.stack()
+
+    def backward(grad_final, grad_outputs):
+        def retreat(k, grad_state, grads, grad_inputs, chunk):
+            start, stop = k * size, tf.minimum((k + 1) * size, length)
+            _, _, chunk = _forward(step, weights, starts[k], inputs, start, stop, None, chunk)
+            grad_state, grads, grad_inputs = _backward(
+                step,
+                weights,
+                chunk.stack(),
+                inputs,
+                grad_outputs,
+                start,
+                stop,
+                grad_state,
+                grads,
+                grad_inputs,
+            )
+            return k - 1, grad_state, grads, grad_inputs, chunk
+
+        zeros = [tf.zeros_like(w) for w in _per_sequence(weights, state)]
+        grad_inputs = [_array(length, x[0]) for x in inputs]
+        # XLA wants the chunk's buffer made outside the loop that reuses it.
+        chunk = _array(size, state)
+        _, grad_state, grads, grad_inputs, _ = tf.while_loop(
+            lambda k, *_: k >= 0, retreat, (count - 1, grad_final, zeros, grad_inputs, chunk)
+        )
+        return grad_state, [tf.reduce_sum(g, 0) for g in grads], [g.stack() for g in grad_inputs]
+
+    return (final_state, outputs.stack()), backward
+
+
+def _forward(step, weights, state, inputs, start, stop, outputs, states):
+    """Steps `start` to `stop`. Arrays that are None are not written."""
+    keep_outputs, keep_states = outputs is not None, states is not None
+
+    def body(t, state, outputs, states):
+        new, outputs_t = step(weights, state, [x[t] for x in inputs])
+        outputs = outputs.write(t, outputs_t) if keep_outputs else outputs
+        states = states.write(t - start, state) if keep_states else states
+        return t + 1, new, outputs, states
+
+    arrays = (outputs if keep_outputs else (), states if keep_states else ())
+    _, state, outputs, states = tf.while_loop(
+        lambda t, *_: t < stop, body, (tf.convert_to_tensor(start), state, *arrays)
+    )
+    return state, outputs, states
+
+
+def _backward(
+    step, weights, states, inputs, grad_outputs, start, stop, grad_state, grads, grad_inputs
+):
+    """Steps `stop` to `start`, reversed. `states[0]` is the state before step `start`."""
+
+    def body(t, grad_state, grads, grad_inputs):
+        sources = [_per_sequence(weights, grad_state), states[t - start], [x[t] for x in inputs]]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            target = step(*sources)
+        grad_weights_t, grad_state, grad_inputs_t = tape.gradient(
+            target, sources, output_gradients=(grad_state, grad_outputs[t])
+        )
+        grads = [a + b for a, b in zip(grads, grad_weights_t, strict=True)]
+        grad_inputs = [a.write(t, b) for a, b in zip(grad_inputs, grad_inputs_t, strict=True)]
+        return t - 1, grad_state, grads, grad_inputs
+
+    _, grad_state, grads, grad_inputs = tf.while_loop(
+        lambda t, *_: t >= start, body, (stop - 1, grad_state, grads, grad_inputs)
+    )
+    return grad_state, grads, grad_inputs
+
+
+def _per_sequence(weights, state):
+    # One copy of the weights per sequence: their gradients are then added elementwise over time
+    # and summed over the batch once, not at every step.
+    return [tf.broadcast_to(w, tf.shape(state)) for w in weights]
+
+
+def _array(length, element):
+    return tf.TensorArray(element.dtype, size=length, element_shape=element.shape)
+
+
+def _linear_scan(decay, inputs, initial_state, reverse):
+    @tf.custom_gradient
+    def scan(decay, inputs, initial_state):
+        states = _linear_loop(decay, inputs, initial_state, reverse)
+
+        def gradient(grad_states):
+            # The adjoint of a linear scan is a linear scan the other way, decays one step later.
+            conjugate = tf.math.conj(decay)
+            zero, start = tf.zeros_like(decay[:1]), initial_state[None]
+            if reverse:
+                following = tf.concat([zero, conjugate[:-1]], 0)
+                previous = tf.concat([states[1:], start], 0)
+            else:
+                following = tf.concat([conjugate[1:], zero], 0)
+                previous = tf.concat([start, states[:-1]], 0)
+            grads = _linear_loop(following, grad_states, tf.zeros_like(initial_state), not reverse)
+            first = -1 if reverse else 0
+            return grads * tf.math.conj(previous), grads, conjugate[first] * grads[first]
+
+        return states, gradient
+
+    return scan(decay, inputs, initial_state)
+
+
+def _linear_loop(decay, inputs, state, reverse):
+    length = tf.shape(inputs)[0]
+
+    def body(i, state, states):
+        t = length - 1 - i if reverse else i
+        state = decay[t] * state + inputs[t]
+        return i + 1, state, states.write(t, state)
+
+    return tf.while_loop(lambda i, *_: i < length, body, (0, state, _array(length, state)))[
+        2
+    ].stack()

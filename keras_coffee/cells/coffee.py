@@ -1,0 +1,66 @@
+"""COFFEE: a state-space model whose update gate looks at its own state."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from keras import ops
+
+from keras_coffee._typing import Tensor
+
+Feedback = Literal["sigmoid", "linear"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CoffeeCell:
+    """One step of COFFEE.
+
+        Δ(k) = σ(w ⊙ x(k-1))
+        x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) b u(k)
+
+    Every operation is elementwise, so the Jacobian ∂x(k)/∂x(k-1) is diagonal, and a leading time
+    axis is allowed: the methods take one step or a whole sequence of them.
+
+    Args:
+        transition: λ, the diagonal of A, `(D, n)`.
+        gate: w, the feedback gate, `(D, n)`.
+        input_matrix: b, `(D, n)`, or None for ones (the final model).
+        feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ = w ⊙ x(k-1);
+            None gates from the input, Δ = σ(w u(k)).
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", equations
+        (Delta-feedback) and (final_model); with `input_matrix`, (model_with_feedback).
+    """
+
+    transition: Tensor
+    gate: Tensor
+    input_matrix: Tensor | None = None
+    feedback: Feedback = "sigmoid"
+
+    structure: ClassVar[str] = "diagonal"
+
+    def delta(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """Update gates `(..., D, n)` from states `(..., D, n)` and inputs `(..., D)`."""
+        argument = self.gate * (inputs[..., None] if self.feedback is None else state)
+        return argument if self.feedback == "linear" else ops.sigmoid(argument)
+
+    def step(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """The next state `(..., D, n)`."""
+        delta = self.delta(state, inputs)
+        return (1 + self.transition * delta) * state + delta * self._drive(inputs)
+
+    def jacobian(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """Diagonal of ∂x(k)/∂x(k-1), `(..., D, n)`.
+
+        1 + λ Δ + Δ' (λ x + b u), with Δ' = w Δ (1 - Δ), or w for linear feedback, or 0 for none.
+        """
+        delta = self.delta(state, inputs)
+        direct = 1 + self.transition * delta
+        if self.feedback is None:
+            return direct
+        slope = self.gate if self.feedback == "linear" else self.gate * delta * (1 - delta)
+        return direct + slope * (self.transition * state + self._drive(inputs))
+
+    def _drive(self, inputs: Tensor) -> Tensor:
+        source = inputs[..., None]
+        return source if self.input_matrix is None else self.input_matrix * source

@@ -1,0 +1,93 @@
+"""Limits that weights are brought back to after each training step."""
+
+import math
+import numbers
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class Interval(keras.constraints.Constraint):
+    """Keeps every entry of a weight between two bounds.
+
+    `w ← min(max(w, lower), upper)`. NaN stays NaN.
+
+    Args:
+        lower: Float, the least value allowed.
+        upper: Float, the greatest value allowed, above `lower`.
+
+    Raises:
+        ValueError: if a bound is not a finite number or the bounds are not in order.
+
+    Example:
+
+    ```python
+    stable = Interval(-2.0, 0.0)
+    layer = keras_coffee.CoffeeLayer(8, transition_constraint=stable)
+    ```
+    """
+
+    def __init__(self, lower: float, upper: float) -> None:
+        self.lower = _finite("lower", lower)
+        self.upper = _finite("upper", upper)
+        if self.lower >= self.upper:
+            raise ValueError(
+                "Interval needs `lower` below `upper`; received "
+                f"lower={self.lower}, upper={self.upper}."
+            )
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        return ops.clip(weight, self.lower, self.upper)
+
+    def get_config(self) -> dict[str, float]:
+        return {"lower": self.lower, "upper": self.upper}
+
+
+def get(identifier: Any) -> Any:
+    """Finds a constraint by name, here first and then in `keras.constraints`.
+
+    `"stable"` is `Interval(-2.0, 0.0)`: with a transition λ in [-2, 0] and a gate Δ in [0, 1],
+    |1 + λΔ| ≤ 1, so that no state can grow by itself.
+
+    Args:
+        identifier: `"stable"`, or whatever `keras.constraints.get` understands: its names, a
+            serialized constraint, a constraint, a class, a function of the weight, `None`.
+
+    Returns:
+        The constraint, or `None` for `None`.
+
+    Raises:
+        ValueError: if nothing goes by that name.
+
+    Example:
+
+    ```python
+    constraint = keras_coffee.constraints.get("stable")
+    ```
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", section 3.
+    """
+    if identifier == "stable":
+        return Interval(-2.0, 0.0)
+    try:
+        return keras.constraints.get(identifier)
+    except ValueError as error:
+        raise ValueError(
+            f"Unknown constraint: {identifier!r}. Pass 'stable', a name that "
+            "`keras.constraints.get` knows (such as 'non_neg' or 'unit_norm'), a constraint "
+            "object, or None."
+        ) from error
+
+
+def _finite(name: str, bound: float) -> float:
+    if not isinstance(bound, numbers.Real) or not math.isfinite(bound):
+        raise ValueError(
+            f"Interval needs finite bounds; received {name}={bound!r}. "
+            "For one bound only, write a function of the weight."
+        )
+    return float(bound)

@@ -1,0 +1,1 @@
+from keras_coffee.datasets.induction_head import InductionHead as InductionHead

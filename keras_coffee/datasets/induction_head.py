@@ -1,0 +1,299 @@
+import operator
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+
+_SPLITS = ("train", "validation", "test")
+_SETTINGS = (
+    *("length", "trigger_length", "target_length", "noise_length", "vocabulary_size", "batch_size"),
+    *("steps_per_epoch", "seed", "split", "workers", "use_multiprocessing", "max_queue_size"),
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class InductionHead(keras.utils.PyDataset):
+    """Sequences that end with a trigger and ask for what followed it the first time.
+
+    Every sequence reads
+
+        noise ‖ trigger ‖ target ‖ noise ‖ trigger
+
+    The trigger is the same in all sequences and splits, and occurs in each sequence exactly twice,
+    occurrences across the joins included. All sequences with this property are equally likely, as
+    if positions and symbols were drawn uniformly and sequences with a third occurrence thrown
+    away; yet none is drawn in vain, so that long sequences take no longer than their length asks.
+
+    A batch depends on the arguments, `epoch` and its index alone, and is the same on every
+    backend. `fit` and `evaluate` advance `epoch`, so each pass sees new sequences, those over the
+    validation and test splits too; set `dataset.epoch` to see a pass again. For batches in the same
+    order everywhere, call `fit` with `shuffle=False`, without `steps_per_epoch`, and leave
+    `workers` at 1: otherwise Keras shuffles them, or hands out some queued in the epoch before.
+
+    Args:
+        length: Integer, symbols in a sequence, not counting the padding. Defaults to 16.
+        trigger_length: Integer, symbols in the trigger. Defaults to the length of `trigger`, or 1.
+        target_length: Integer, symbols to be reproduced. Defaults to 1.
+        noise_length: Integer, noise symbols between first trigger and target. Defaults to 0.
+        vocabulary_size: Integer, at least 2. Symbols are 1 to `vocabulary_size`. Defaults to 7.
+        trigger: Sequence of symbols. By default drawn from `seed`.
+        batch_size: Integer, sequences in a batch. Defaults to 512.
+        steps_per_epoch: Integer, batches in an epoch. Defaults to 10,000.
+        seed: Non-negative integer. Defaults to 0.
+        split: `"train"`, `"validation"` or `"test"`: independent streams of the same task.
+            Defaults to `"train"`.
+        **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
+
+    Attributes:
+        trigger: Tuple of integers.
+        epoch: Integer, passes so far.
+
+    Output shape:
+        `dataset[index]` is a pair of int32 arrays: the symbols, padded with zeros that leave time
+        to answer, `(batch_size, length + target_length - 1)`, and the targets,
+        `(batch_size, target_length)`.
+
+    Raises:
+        TypeError: If a number is not an integer or `trigger` is not a sequence.
+        ValueError: If a number, a symbol or `split` is out of range, `trigger_length` is not the
+            length of `trigger`, or `length` leaves fewer than `max(1, noise_length)` for noise.
+
+    Example:
+
+    >>> dataset = InductionHead(length=8, trigger=[3, 5], target_length=2, batch_size=4)
+    >>> symbols, targets = dataset[0]
+    >>> symbols.shape, targets.shape
+    ((4, 9), (4, 2))
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", appendix "Induction Head
+        Task"; for `noise_length`, Table 3.
+    """
+
+    def __init__(
+        self,
+        length: int = 16,
+        trigger_length: int | None = None,
+        target_length: int = 1,
+        noise_length: int = 0,
+        *,
+        vocabulary_size: int = 7,
+        trigger: Sequence[int] | None = None,
+        batch_size: int = 512,
+        steps_per_epoch: int = 10_000,
+        seed: int = 0,
+        split: str = "train",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.length = _integer("length", length, 1)
+        self.target_length = _integer("target_length", target_length, 1)
+        self.noise_length = _integer("noise_length", noise_length, 0)
+        self.vocabulary_size = _integer("vocabulary_size", vocabulary_size, 2)
+        self.batch_size = _integer("batch_size", batch_size, 1)
+        self.steps_per_epoch = _integer("steps_per_epoch", steps_per_epoch, 1)
+        self.seed = _integer("seed", seed, 0)
+        self.split = _check_split(split)
+        self.epoch = 0
+        if trigger is None:
+            trigger = self._draw_trigger(1 if trigger_length is None else trigger_length)
+        self.trigger = _check_trigger(trigger, trigger_length, self.vocabulary_size)
+        self._check_lengths()
+        self._prepare()
+
+    @property
+    def trigger_length(self) -> int:
+        return len(self.trigger)
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        index = operator.index(index)
+        if not 0 <= index < self.steps_per_epoch:
+            raise IndexError(
+                f"An epoch of this InductionHead has batches 0 to {self.steps_per_epoch - 1}; "
+                f"received index {index}. Raise steps_per_epoch for more."
+            )
+        generator = self._generator(_SPLITS.index(self.split), self.epoch, index)
+        starts, free = self._draw(generator)
+        symbols = self._place(starts, free)
+        first = starts[:, None] + self.trigger_length + self.noise_length
+        targets = np.take_along_axis(symbols, first + np.arange(self.target_length), axis=1)
+        return symbols, targets
+
+    def on_epoch_end(self) -> None:
+        # Keras calls this once before the first epoch as well, so that `fit` starts at epoch 1.
+        self.epoch += 1
+
+    def get_config(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _SETTINGS} | {"trigger": list(self.trigger)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls(**config)
+
+    def _generator(self, *key: int) -> np.random.Generator:
+        # The bit generator is named because numpy's default one may change.
+        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
+        return np.random.Generator(np.random.PCG64(sequence))
+
+    def _draw_trigger(self, trigger_length: int) -> list[int]:
+        size = _integer("trigger_length", trigger_length, 1)
+        # A key that no batch has: theirs begin with the number of a split.
+        generator = self._generator(len(_SPLITS))
+        return generator.integers(1, self.vocabulary_size + 1, size=size).tolist()
+
+    def _check_lengths(self) -> None:
+        fixed = 2 * self.trigger_length + self.target_length
+        noise = max(1, self.noise_length)
+        if self.length - fixed < noise:
+            raise ValueError(
+                "InductionHead needs length - 2 * trigger_length - target_length >= "
+                f"max(1, noise_length), but {self.length} - 2 * {self.trigger_length} - "
+                f"{self.target_length} = {self.length - fixed} is less than {noise}. Use a length "
+                f"of at least {fixed + noise}, or a shorter trigger, target or noise."
+            )
+
+    def _prepare(self) -> None:
+        self._free_length = self.length - 2 * self.trigger_length
+        self._positions = self._free_length - self.noise_length - self.target_length + 1
+        self._letters = np.unique(self.trigger)
+        others = np.setdiff1d(np.arange(1, self.vocabulary_size + 1), self._letters)
+        # With no symbol outside the trigger the sampler never asks for one.
+        self._others = others.astype(np.int32) if others.size else np.zeros(1, np.int32)
+        self._sampler = None
+        if self.trigger_length > 1:
+            pattern = np.searchsorted(self._letters, self.trigger)
+            self._sampler = _Sampler(pattern, others.size, self._free_length, self._positions)
+
+    def _draw(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        shape = (self.batch_size, self._free_length)
+        free = self._others[generator.integers(self._others.size, size=shape)]
+        if self._sampler is None:
+            # Symbols other than a one-symbol trigger are free, so all positions weigh the same.
+            return generator.integers(self._positions, size=self.batch_size), free
+        starts, classes = self._sampler.draw(generator, self.batch_size)
+        for number, letter in enumerate(self._letters):
+            free[classes == number] = letter
+        return starts, free
+
+    def _place(self, starts: np.ndarray, free: np.ndarray) -> np.ndarray:
+        size, end = self.trigger_length, self.length - self.trigger_length
+        symbols = np.zeros((self.batch_size, self.length + self.target_length - 1), np.int32)
+        symbols[:, size:end] = free
+        before = np.arange(self._free_length) < starts[:, None]
+        np.copyto(symbols[:, : self._free_length], free, where=before)
+        np.put_along_axis(symbols, starts[:, None] + np.arange(size), np.array(self.trigger), 1)
+        symbols[:, end : self.length] = self.trigger
+        return symbols
+
+
+class _Sampler:
+    """Draws positions and free symbols such that the pattern occurs where it is put, only there.
+
+    A symbol's class is its index among the pattern's distinct letters; all other symbols form the
+    last class. State q of the automaton says that the last q symbols are the longest start of the
+    pattern just seen. Let h_k(q) count the ways to put k symbols and then the pattern after state
+    q so that its one occurrence is the last. Then h_k(q) = Σ_c ways(q, c) h_{k-1}(next(q, c)),
+    and a class's probability is its share of this sum. The counts are kept as logarithms, for
+    they overflow at lengths of a few hundred.
+    """
+
+    def __init__(self, pattern: np.ndarray, others: int, free_length: int, positions: int) -> None:
+        self._size, self._free_length = len(pattern), free_length
+        self._next = _automaton(pattern)
+        ways = np.where(self._next == self._size, 0, 1)
+        ways[:, -1] = others
+        with np.errstate(divide="ignore"):
+            log_ways = np.log(ways)
+            log_counts = self._count(pattern, log_ways)
+        shares = (log_ways + log_counts[:-1, self._next]).reshape(-1, log_ways.shape[1])
+        self._thresholds = np.ascontiguousarray(_cumulative(shares)[:, :-1].T)
+        first = np.arange(positions)
+        weights = log_counts[first, 0] + log_counts[free_length - first, self._size]
+        self._position_thresholds = _cumulative(weights)
+
+    def _count(self, pattern: np.ndarray, log_ways: np.ndarray) -> np.ndarray:
+        state, alone = np.arange(self._size + 1), np.ones(self._size + 1, bool)
+        for letter in pattern[:-1]:
+            state = self._next[state, letter]
+            alone &= state != self._size
+        log_counts = np.empty((self._free_length + 1, self._size + 1))
+        log_counts[0] = np.log(alone)
+        for k in range(self._free_length):
+            log_counts[k + 1] = np.logaddexp.reduce(log_ways + log_counts[k][self._next], axis=1)
+        return log_counts
+
+    def draw(self, generator: np.random.Generator, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        starts = self._position_thresholds.searchsorted(generator.random(batch), side="right")
+        uniform = generator.random((self._free_length, batch))
+        classes = np.empty((self._free_length, batch), np.intp)
+        states = self._size + 1
+        state, row = np.zeros(batch, np.intp), (starts - 1) * states
+        for k in range(self._free_length):
+            begun = starts == k
+            state[begun], row[begun] = self._size, (self._free_length - k - 1) * states
+            thresholds = self._thresholds.take(row + state, axis=1)
+            np.add.reduce(uniform[k] >= thresholds, axis=0, out=classes[k])
+            state = self._next[state, classes[k]]
+            row -= states
+        return starts, classes.T
+
+
+def _automaton(pattern: np.ndarray) -> np.ndarray:
+    """Next state for every state 0 to len(pattern) and class (Knuth, Morris and Pratt)."""
+    table = np.zeros((len(pattern) + 1, pattern.max() + 2), np.intp)
+    table[0, pattern[0]] = 1
+    fallback = 0
+    for state, letter in enumerate(pattern[1:], start=1):
+        table[state] = table[fallback]
+        table[state, letter] = state + 1
+        fallback = table[fallback, letter]
+    table[-1] = table[fallback]
+    return table
+
+
+def _cumulative(log_weights: np.ndarray) -> np.ndarray:
+    """Cumulative probabilities on the last axis, exactly 1 from the last possible entry on."""
+    # Rows of states that are never entered have no weight at all: they become zeros, not NaN.
+    peak = log_weights.max(axis=-1, keepdims=True)
+    total = np.exp(log_weights - np.where(np.isfinite(peak), peak, 0.0)).cumsum(axis=-1)
+    return total / np.maximum(total[..., -1:], 1.0)
+
+
+def _integer(name: str, value: Any, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(
+            f"{name} must be an integer, received {value!r} of type {type(value).__name__}. "
+            f"Pass an int of at least {minimum}."
+        )
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, received {value}. Use a larger one.")
+    return int(value)
+
+
+def _check_split(split: Any) -> str:
+    if split not in _SPLITS:
+        names = ", ".join(map(repr, _SPLITS))
+        raise ValueError(f"split must be one of {names}, received {split!r}. Choose one of them.")
+    return split
+
+
+def _check_trigger(trigger: Any, trigger_length: Any, vocabulary_size: int) -> tuple[int, ...]:
+    if isinstance(trigger, str) or not np.iterable(trigger):
+        raise TypeError(f"trigger must be a list of symbols such as [1], received {trigger!r}.")
+    symbols = tuple(_integer("A symbol of trigger", symbol, 1) for symbol in trigger)
+    if max(symbols, default=1) > vocabulary_size:
+        raise ValueError(
+            f"Symbols of trigger must be 1 to vocabulary_size={vocabulary_size}, received "
+            f"{list(symbols)}. Use smaller symbols or a larger vocabulary_size."
+        )
+    size = len(symbols) if trigger_length is None else trigger_length
+    if _integer("trigger_length", size, 1) != len(symbols):
+        raise ValueError(
+            f"trigger_length is {trigger_length}, but trigger {list(symbols)} has {len(symbols)} "
+            "symbols. Leave trigger_length out when trigger is given."
+        )
+    return symbols

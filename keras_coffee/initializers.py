@@ -1,0 +1,153 @@
+"""Starting values of the weights, by name or as objects."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_coffee._typing import Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class StandardNormal(keras.initializers.RandomNormal):
+    """Draws every entry from the normal distribution with mean 0 and variance 1.
+
+    Args:
+        seed: Integer, `keras.random.SeedGenerator` or `None`. An initializer with an integer
+            draws the same values each time it is called. Defaults to `None`: the seed comes
+            from Python's generator, which `keras.utils.set_random_seed` sets.
+
+    Example:
+
+    ```python
+    readout = StandardNormal(seed=0)((16, 8))
+    ```
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", Appendix "Results
+        on the Induction Head Task (IH)", subsection "Models Initialization".
+    """
+
+    def __init__(self, seed: int | keras.random.SeedGenerator | None = None) -> None:
+        super().__init__(mean=0.0, stddev=1.0, seed=seed)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"seed": super().get_config()["seed"]}
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class S4DReal(keras.initializers.Initializer):
+    """Spreads the decay rates of S6 over the integers: -exp(μ_j) = -(j + 1).
+
+    `μ_j = log(j + 1)` for state j = 0, …, n - 1, the same for every feature.
+
+    Example:
+
+    ```python
+    log_transition = S4DReal()((16, 8))
+    transition = -keras.ops.exp(log_transition)  # -1, -2, …, -8 in each row
+    ```
+
+    Reference:
+        S4D-Real of "On the Parameterization and Initialization of Diagonal State Space Models",
+        the default of "Mamba: Linear-Time Sequence Modeling with Selective State Spaces",
+        section 3.6.
+    """
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        if len(shape) == 0:
+            raise ValueError(
+                "S4DReal fills the last axis with log(1), log(2), …; received the shape () of a "
+                "scalar. Use it for a weight with at least one axis, such as (D, n)."
+            )
+        # Tiled, not broadcast: on torch a broadcast weight could not be updated in place.
+        rates = np.tile(np.log(np.arange(1, shape[-1] + 1)), (*shape[:-1], 1))
+        return ops.convert_to_tensor(rates, dtype=dtype or keras.config.floatx())
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class OrthonormalSymbols(keras.initializers.RandomUniform):
+    """Draws one vector per symbol, orthonormal where the features suffice.
+
+    `L = QR` with L ~ U[0, 1) of shape (max(D, V), V); the table is the first D columns of Qᵀ.
+    For D ≥ V its rows, the symbols' vectors, are orthonormal. For D < V there is no room for V
+    orthogonal vectors, and the columns are orthonormal instead. The decomposition is computed
+    in at least float32.
+
+    Args:
+        seed: Integer, `keras.random.SeedGenerator` or `None`. An initializer with an integer
+            draws the same values each time it is called. Defaults to `None`: the seed comes
+            from Python's generator, which `keras.utils.set_random_seed` sets.
+
+    Raises:
+        ValueError: when called with a shape other than (V, D).
+
+    Example:
+
+    ```python
+    table = OrthonormalSymbols(seed=0)((9, 16))
+    products = table @ keras.ops.transpose(table)  # the identity, (9, 9)
+    ```
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", Appendix "Results
+        on the Induction Head Task (IH)", subsection "Models Initialization".
+    """
+
+    def __init__(self, seed: int | keras.random.SeedGenerator | None = None) -> None:
+        super().__init__(minval=0.0, maxval=1.0, seed=seed)
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        if len(shape) != 2:
+            raise ValueError(
+                "OrthonormalSymbols draws a table of shape (vocabulary_size, dim); received "
+                f"the shape {tuple(shape)}. Use it for the vectors of symbols only."
+            )
+        symbols, dim = shape
+        dtype = dtype or keras.config.floatx()
+        precise = keras.backend.result_type(dtype, "float32")
+        basis, _ = ops.qr(super().__call__((max(dim, symbols), symbols), dtype=precise))
+        return ops.cast(ops.transpose(basis)[:, :dim], dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"seed": super().get_config()["seed"]}
+
+
+_NAMED = {
+    "standard_normal": StandardNormal,
+    "s4d_real": S4DReal,
+    "orthonormal_symbols": OrthonormalSymbols,
+}
+
+
+def get(identifier: Any) -> Any:
+    """Finds an initializer by name, here first and then in `keras.initializers`.
+
+    Args:
+        identifier: `"standard_normal"`, `"s4d_real"`, `"orthonormal_symbols"`, or whatever
+            `keras.initializers.get` understands: its names, a serialized initializer, an
+            initializer, a class, a function of `shape` and `dtype`, an array, `None`.
+
+    Returns:
+        The initializer, or `None` for `None`.
+
+    Raises:
+        ValueError: if nothing goes by that name.
+
+    Example:
+
+    ```python
+    initializer = keras_coffee.initializers.get("standard_normal")
+    ```
+    """
+    if isinstance(identifier, str) and identifier in _NAMED:
+        return _NAMED[identifier]()
+    try:
+        return keras.initializers.get(identifier)
+    except ValueError as error:
+        raise ValueError(
+            f"Unknown initializer: {identifier!r}. Pass one of {sorted(_NAMED)}, a name that "
+            "`keras.initializers.get` knows (such as 'zeros' or 'glorot_uniform'), or an "
+            "initializer object."
+        ) from error

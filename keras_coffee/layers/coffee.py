@@ -1,0 +1,142 @@
+"""The COFFEE layer."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.coffee import CoffeeCell, Feedback
+from keras_coffee.layers.recurrence import Recurrence, WeightSpec
+from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class CoffeeLayer(Recurrence):
+    """COFFEE: a state-space model whose update gate looks at its own state.
+
+        Δ(k) = σ(w ⊙ x(k-1))
+        x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) u(k)
+        y(k) = C x(k)
+
+    Each of the D features of the input has n states of its own, and three weights a state: 3nD
+    parameters. `transition` λ starts at 0 and is kept in [-2, 0], so that a step never expands the
+    state by itself; `gate` w and `readout` C start from N(0, 1).
+
+    Args:
+        n: States per feature, a positive integer.
+        feedback: `"sigmoid"` is the model. `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1).
+            None gates from the layer's own input feature, Δ(k) = σ(w u(k)). Both are the paper's
+            ablations.
+        output_filter: If True, y(k) = σ(w_γ · x(k)) C x(k), with the weight `output_gate`; nD
+            more parameters.
+        use_input_matrix: If True, the input enters as b u(k), with the weight `input_matrix`; nD
+            more parameters. The model before step 3 of the paper.
+        return_sequences: If False, only the last output is returned.
+        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        recompute: If True, training keeps about √T states instead of T, and computes the others
+            again when it needs them. No effect on values.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object
+            of Keras or its name. Besides Keras' names there are `"standard_normal"` (initializer)
+            and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
+        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
+
+    Input shape:
+        `(B, T, D)`. B and T may be unknown.
+
+    Output shape:
+        `(B, T, D)`, or `(B, D)` if `return_sequences=False`.
+
+    Raises:
+        ValueError: if `n` is not a positive integer, `feedback` or `solver` is unknown, or the
+            inputs are not `(B, T, D)`.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(n=8)])
+        >>> model(np.ones((2, 5, 3))).shape
+        (2, 5, 3)
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", section 3, equations
+        (Delta-feedback) and (final_model).
+    """
+
+    WEIGHTS = {
+        "transition": WeightSpec("Dn", "zeros", "stable"),
+        "gate": WeightSpec("Dn", "standard_normal"),
+        "readout": WeightSpec("Dn", "standard_normal"),
+        "input_matrix": WeightSpec("Dn", "standard_normal"),
+        "output_gate": WeightSpec("Dn", "standard_normal"),
+    }
+
+    def __init__(
+        self,
+        n: int,
+        feedback: Feedback = "sigmoid",
+        output_filter: bool = False,
+        use_input_matrix: bool = False,
+        **kwargs: Any,
+    ):
+        if feedback not in FEEDBACKS:
+            raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
+        self._optional = {"input_matrix": use_input_matrix, "output_gate": output_filter}
+        super().__init__(n, **kwargs)
+        self.feedback = feedback
+        self.output_filter = output_filter
+        self.use_input_matrix = use_input_matrix
+
+    def weight_specs(self):
+        return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
+
+    def scan(self, inputs):
+        return coffee_scan(
+            inputs,
+            **{name: getattr(self, name) for name in self.weight_specs()},
+            feedback=self.feedback,
+            solver=self.solver,
+            recompute=self.recompute,
+        )
+
+    def trajectory(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """States and gates over time, for plots and study.
+
+        Args:
+            inputs: u, `(B, T, D)`.
+
+        Returns:
+            States x(1), …, x(T) and the gates Δ(1), …, Δ(T) that led to them, each
+            `(B, T, D, n)`.
+        """
+        if not self.built:
+            self.build(inputs.shape)
+        cell = CoffeeCell(
+            ops.convert_to_tensor(self.transition),
+            ops.convert_to_tensor(self.gate),
+            ops.convert_to_tensor(self.input_matrix) if self.use_input_matrix else None,
+            self.feedback,
+        )
+        inputs = ops.cast(inputs, self.variable_dtype)
+        # Every state as a feature of its own, read out as it is.
+        shape = (*ops.shape(inputs), self.n)
+        single = {
+            name: ops.reshape(getattr(self, name), (-1, 1))
+            for name in self.weight_specs()
+            if name not in ("readout", "output_gate")
+        }
+        states, _ = coffee_scan(
+            ops.repeat(inputs, self.n, axis=-1),
+            **single,
+            readout=ops.ones_like(single["gate"]),
+            feedback=self.feedback,
+        )
+        states = ops.reshape(states, shape)
+        previous = ops.concatenate([ops.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
+        return states, cell.delta(previous, inputs)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "feedback": self.feedback,
+            "output_filter": self.output_filter,
+            "use_input_matrix": self.use_input_matrix,
+        }

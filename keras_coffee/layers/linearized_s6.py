@@ -1,0 +1,71 @@
+"""The layer between S6 and COFFEE: step 1 of the paper."""
+
+import keras
+from keras import ops
+
+from keras_coffee.layers.recurrence import Recurrence, WeightSpec
+from keras_coffee.ops.selective_scan import selective_scan
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class LinearizedS6Layer(Recurrence):
+    """S6 linearized: the step size looks at the input, everything else is constant.
+
+        Δ(k) = σ(W_D u(k))
+        x_i(k) = (1 + λ_i Δ_i(k)) x_i(k-1) + Δ_i(k) b_i u_i(k)
+        y_i(k) = C_i x_i(k)
+
+    for the features i = 1, …, D. 3nD + D² parameters: `transition` λ starts at 0 and is kept in
+    [-2, 0]; `input_matrix` b and `readout` C, `(D, n)` like it, and `step_projection` W_D
+    `(D, D)`, which multiplies the inputs from the right, start from N(0, 1).
+
+    Args:
+        n: States per feature, a positive integer.
+        return_sequences: If False, only the last output is returned.
+        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        recompute: If True, training keeps about √T states instead of T, and computes the others
+            again when it needs them. No effect on values.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object
+            of Keras or its name. Besides Keras' names there are `"standard_normal"` (initializer)
+            and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
+        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
+
+    Input shape:
+        `(B, T, D)`. B and T may be unknown.
+
+    Output shape:
+        `(B, T, D)`, or `(B, D)` if `return_sequences=False`.
+
+    Raises:
+        ValueError: if `n` is not a positive integer, `solver` is unknown, or the inputs are not
+            `(B, T, D)`.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((None, 3)), LinearizedS6Layer(n=8)])
+        >>> model(np.ones((2, 5, 3))).shape
+        (2, 5, 3)
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", step 1, equation
+        (linearized_model), and appendix "Simplified Dynamics via Linearization".
+    """
+
+    WEIGHTS = {
+        "transition": WeightSpec("Dn", "zeros", "stable"),
+        "input_matrix": WeightSpec("Dn", "standard_normal"),
+        "readout": WeightSpec("Dn", "standard_normal"),
+        "step_projection": WeightSpec("DD", "standard_normal"),
+    }
+
+    def scan(self, inputs):
+        projection = ops.cast(self.step_projection, inputs.dtype)
+        return selective_scan(
+            inputs,
+            delta=ops.sigmoid(ops.matmul(inputs, projection)),
+            transition=self.transition,
+            input_matrix=self.input_matrix,
+            output_matrix=self.readout,
+            discretization="euler",
+            solver=self.solver,
+            recompute=self.recompute,
+        )

@@ -1,0 +1,97 @@
+"""Checks and conversions that the recurrences share."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+
+_LOW_PRECISION = ("bfloat16", "float16")
+
+
+def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
+    """A floating tensor `(B, T, D)` with at least one step."""
+    inputs = as_tensor(inputs, name)
+    if not _dtype(inputs).startswith(("float", "bfloat")):
+        raise TypeError(
+            f"`{name}` must be floating-point, received dtype {_dtype(inputs)}. Cast it first, "
+            'for example with keras.ops.cast(x, "float32").'
+        )
+    check_shape(inputs, (None, None, None), name, "(batch, time, features)")
+    check_time(inputs, name)
+    return inputs
+
+
+def as_tensor(value: Any, name: str, dtype: str | None = None) -> Tensor:
+    """A backend tensor; `keras.KerasTensor`s are refused."""
+    if isinstance(value, keras.KerasTensor):
+        raise TypeError(
+            f"`{name}` is a symbolic KerasTensor, but the functions of keras_coffee.ops compute. "
+            "Use the layer of the recurrence, or call this function inside a layer's `call`."
+        )
+    value = value.value if isinstance(value, keras.Variable) else value
+    return ops.convert_to_tensor(value, dtype=dtype)
+
+
+def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: str) -> Tensor:
+    """A tensor of the given shape and dtype."""
+    value = as_tensor(value, name, dtype)
+    check_shape(value, shape, name, str(shape))
+    return value
+
+
+def as_initial_state(value: Any, like: Tensor, transition: Tensor) -> Tensor:
+    """The state before the first step, `(B, D, n)`: the given one, or zeros."""
+    batch, _, dim = like.shape
+    if value is not None:
+        shape = (batch, dim, transition.shape[-1])
+        return as_parameter(value, "initial_state", shape, _dtype(like))
+    return ops.zeros_like(like[:, 0, :, None] * transition)
+
+
+def check_shape(x: Tensor, shape: tuple[int | None, ...], name: str, expected: str) -> None:
+    """Raises unless `x` has the given shape; None, on either side, matches anything."""
+    actual = tuple(x.shape)
+    same = len(actual) == len(shape) and all(
+        a is None or e is None or a == e for a, e in zip(actual, shape, strict=True)
+    )
+    if not same:
+        raise ValueError(f"`{name}` must have shape {expected}, received {actual}.")
+
+
+def check_time(x: Tensor, name: str) -> None:
+    """Raises if there are no steps."""
+    if x.shape[1] == 0:
+        raise ValueError(
+            f"`{name}` has no steps: its shape is {tuple(x.shape)}, and a recurrence needs at "
+            "least one. Leave empty sequences out of the batch."
+        )
+
+
+def accumulation_dtype(x: Tensor) -> str:
+    """The dtype a recurrence runs in: float32 for lower precision, else the tensor's own."""
+    return "float32" if is_low_precision(x) else _dtype(x)
+
+
+def common_dtype(decay: Tensor, inputs: Tensor) -> str:
+    """The dtype of a linear recurrence: complex if either is, else that of the inputs."""
+    for x, name in ((decay, "decay"), (inputs, "inputs")):
+        if not _dtype(x).startswith(("float", "bfloat", "complex")):
+            raise TypeError(
+                f"`{name}` must be floating-point or complex, received dtype {_dtype(x)}. Cast it "
+                'first, for example with keras.ops.cast(x, "float32").'
+            )
+    dtypes = {_dtype(decay), _dtype(inputs)}
+    if not any(dtype.startswith("complex") for dtype in dtypes):
+        return accumulation_dtype(inputs)
+    return "complex128" if dtypes & {"float64", "complex128"} else "complex64"
+
+
+def is_low_precision(x: Tensor) -> bool:
+    """Whether a recurrence over `x` must be accumulated in a wider dtype."""
+    return _dtype(x) in _LOW_PRECISION
+
+
+def _dtype(x: Tensor) -> str:
+    return keras.backend.standardize_dtype(x.dtype)

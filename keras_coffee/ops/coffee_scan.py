@@ -1,0 +1,94 @@
+"""COFFEE over whole sequences."""
+
+from keras import ops
+
+from keras_coffee import backend, solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.coffee import Feedback
+from keras_coffee.ops import arguments
+
+FEEDBACKS = ("sigmoid", "linear", None)
+
+
+def coffee_scan(
+    inputs: Tensor,
+    transition: Tensor,
+    gate: Tensor,
+    readout: Tensor,
+    *,
+    input_matrix: Tensor | None = None,
+    output_gate: Tensor | None = None,
+    feedback: Feedback = "sigmoid",
+    initial_state: Tensor | None = None,
+    solver: str | solvers.Sequential = "auto",
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """A state-space model whose update gate looks at its own state.
+
+        Δ(k) = σ(w ⊙ x(k-1))
+        x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) b u(k)
+        y(k) = C x(k),   or σ(w_γ · x(k)) C x(k) with an output gate
+
+    Each of the D features has n states of its own. Differentiable once, in reverse, by every
+    tensor argument; the final state has a gradient too.
+
+    Args:
+        inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
+            float32.
+        transition: λ, the diagonal of A, `(D, n)`. Stable in [-2, 0] while 0 ≤ Δ ≤ 1.
+        gate: w, the feedback gate, `(D, n)`.
+        readout: C, `(D, n)`.
+        input_matrix: b, `(D, n)`. None: ones.
+        output_gate: w_γ, the output filter, `(D, n)`. None: no filter.
+        feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1);
+            None gates from the input, Δ(k) = σ(w u(k)).
+        initial_state: x(0), `(B, D, n)`. None: zeros.
+        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        recompute: keep about √T states for the gradient instead of all T, and compute the others
+            again. No effect on values.
+
+    Returns:
+        Outputs y, `(B, T, D)`, and the final state x(T), `(B, D, n)`, in the dtype of the inputs.
+
+    Raises:
+        ValueError: if a shape does not fit, T is 0, or `feedback` or `solver` is unknown.
+        TypeError: if the inputs are not floating-point, or symbolic.
+
+    Example:
+        >>> u = np.random.normal(size=(2, 5, 3)).astype("float32")
+        >>> weights = np.zeros((3, 4)), np.ones((3, 4)), np.ones((3, 4))
+        >>> outputs, final_state = coffee_scan(u, *weights)
+        >>> outputs.shape, final_state.shape
+        ((2, 5, 3), (2, 3, 4))
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", equations
+        (Delta-feedback), (final_model) and the remark "Model with output filtering".
+    """
+    solvers.get(solver)
+    if feedback not in FEEDBACKS:
+        raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
+    inputs = arguments.as_sequences(inputs)
+    dtype = arguments.accumulation_dtype(inputs)
+    sequences = ops.cast(inputs, dtype)
+    transition = arguments.as_parameter(transition, "transition", (inputs.shape[2], None), dtype)
+    shape = tuple(transition.shape)
+    weights = {
+        "gate": gate,
+        "readout": readout,
+        "input_matrix": input_matrix,
+        "output_gate": output_gate,
+    }
+    weights = {
+        name: weight if weight is None else arguments.as_parameter(weight, name, shape, dtype)
+        for name, weight in weights.items()
+    }
+    outputs, final_state = backend.coffee_scan(
+        sequences,
+        transition,
+        **weights,
+        initial_state=arguments.as_initial_state(initial_state, sequences, transition),
+        feedback=feedback,
+        recompute=recompute,
+    )
+    return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)

@@ -1,0 +1,77 @@
+"""The elementwise linear recurrence."""
+
+from keras import ops
+
+from keras_coffee import backend, solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.ops import arguments
+
+
+def linear_scan(
+    decay: Tensor,
+    inputs: Tensor,
+    *,
+    initial_state: Tensor | None = None,
+    reverse: bool = False,
+    solver: str | solvers.Sequential = "auto",
+) -> Tensor:
+    """All states of h(k) = a(k) h(k-1) + b(k), elementwise, real or complex.
+
+    Differentiable once, in reverse, by every tensor argument.
+
+    Args:
+        decay: a, a shape that broadcasts to that of the inputs.
+        inputs: b, `(B, T, ...)`, floating-point or complex, T ≥ 1. float16 and bfloat16 are
+            accumulated in float32.
+        initial_state: h before the first step, `(B, ...)`. None: zeros.
+        reverse: run from the last step to the first: h(k) = a(k) h(k+1) + b(k).
+        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+
+    Returns:
+        States `(B, T, ...)`, in the dtype of the inputs, or complex if the decay is.
+
+    Raises:
+        ValueError: if a shape does not fit, T is 0, or `solver` is unknown.
+        TypeError: if the inputs are neither floating-point nor complex, or symbolic.
+
+    Example:
+        >>> linear_scan(np.full((1, 4), 0.5), np.ones((1, 4)))  # 1, 1.5, 1.75, 1.875
+    """
+    solvers.get(solver)
+    inputs = arguments.as_tensor(inputs, "inputs")
+    decay = arguments.as_tensor(decay, "decay")
+    dtype = arguments.common_dtype(decay, inputs)
+    if len(inputs.shape) < 2:
+        raise ValueError(
+            f"`inputs` must have shape (batch, time, ...), received {tuple(inputs.shape)}."
+        )
+    arguments.check_time(inputs, "inputs")
+    sequences = ops.cast(inputs, dtype)
+    states = backend.linear_scan(
+        _broadcast(ops.cast(decay, dtype), sequences),
+        sequences,
+        _initial_state(initial_state, sequences, dtype),
+        reverse=reverse,
+    )
+    is_low = arguments.is_low_precision(inputs) and dtype == "float32"
+    return ops.cast(states, inputs.dtype) if is_low else states
+
+
+def _broadcast(decay: Tensor, inputs: Tensor) -> Tensor:
+    trailing = tuple(inputs.shape)[-len(decay.shape) :] if decay.shape else ()
+    fits = len(decay.shape) <= len(inputs.shape) and all(
+        d in (None, 1) or i is None or d == i for d, i in zip(decay.shape, trailing, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`decay` must broadcast to the inputs' shape {tuple(inputs.shape)}, received "
+            f"{tuple(decay.shape)}."
+        )
+    return ops.broadcast_to(decay, ops.shape(inputs))
+
+
+def _initial_state(value: Tensor | None, inputs: Tensor, dtype: str) -> Tensor:
+    if value is None:
+        return ops.zeros_like(inputs[:, 0])
+    shape = (inputs.shape[0], *inputs.shape[2:])
+    return arguments.as_parameter(value, "initial_state", shape, dtype)

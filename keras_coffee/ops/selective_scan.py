@@ -1,0 +1,93 @@
+"""Selective state-space models over whole sequences: S6 (Mamba's) and its linearization."""
+
+from keras import ops
+
+from keras_coffee import backend, solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.selective import Discretization
+from keras_coffee.ops import arguments
+
+DISCRETIZATIONS = ("zoh", "euler")
+
+
+def selective_scan(
+    inputs: Tensor,
+    delta: Tensor,
+    transition: Tensor,
+    input_matrix: Tensor,
+    output_matrix: Tensor,
+    *,
+    discretization: Discretization = "zoh",
+    initial_state: Tensor | None = None,
+    solver: str | solvers.Sequential = "auto",
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """A diagonal state-space model whose step size depends on the input.
+
+        x(k) = e^(λΔ(k)) x(k-1) + (e^(λΔ(k)) - 1)/λ B(k) u(k)    "zoh"
+        x(k) = (1 + λΔ(k)) x(k-1) + Δ(k) B(k) u(k)               "euler"
+        y(k) = C(k) x(k)
+
+    Each of the D features has n states of its own. Differentiable once, in reverse, by every
+    tensor argument; the final state has a gradient too. λΔ = 0 is an ordinary value.
+
+    Args:
+        inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
+            float32.
+        delta: Δ, the step sizes, `(B, T, D)`.
+        transition: λ, the diagonal of A, `(D, n)`.
+        input_matrix: B: `(B, T, n)`, over time and shared by the features, or `(D, n)`, constant
+            over time and each feature's own.
+        output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
+        discretization: `"zoh"`, the exact zero-order hold of S6, or `"euler"`, its first order.
+        initial_state: x(0), `(B, D, n)`. None: zeros.
+        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        recompute: keep about √T states for the gradient instead of all T, and compute the others
+            again. No effect on values.
+
+    Returns:
+        Outputs y, `(B, T, D)`, and the final state x(T), `(B, D, n)`, in the dtype of the inputs.
+
+    Raises:
+        ValueError: if a shape does not fit, T is 0, or `discretization` or `solver` is unknown.
+        TypeError: if the inputs are not floating-point, or symbolic.
+
+    Example:
+        >>> u = np.random.normal(size=(2, 5, 3)).astype("float32")
+        >>> matrix = np.random.normal(size=(2, 5, 4))
+        >>> outputs, _ = selective_scan(u, np.ones_like(u), -np.ones((3, 4)), matrix, matrix)
+        >>> outputs.shape
+        (2, 5, 3)
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", equations (S6_model)
+        and (linearized_model); A. Gu and T. Dao, "Mamba", 2023, section 3.
+    """
+    solvers.get(solver)
+    if discretization not in DISCRETIZATIONS:
+        raise ValueError(
+            f"`discretization` must be one of {DISCRETIZATIONS}, received {discretization!r}."
+        )
+    inputs = arguments.as_sequences(inputs)
+    dtype = arguments.accumulation_dtype(inputs)
+    sequences = ops.cast(inputs, dtype)
+    transition = arguments.as_parameter(transition, "transition", (inputs.shape[2], None), dtype)
+    outputs, final_state = backend.selective_scan(
+        sequences,
+        arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype),
+        transition,
+        _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype),
+        _as_matrix(output_matrix, "output_matrix", inputs, transition, dtype),
+        arguments.as_initial_state(initial_state, sequences, transition),
+        discretization=discretization,
+        recompute=recompute,
+    )
+    return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)
+
+
+def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dtype: str) -> Tensor:
+    value = arguments.as_tensor(value, name, dtype)
+    (batch, length, dim), n = inputs.shape, transition.shape[1]
+    shape = (batch, length, n) if len(value.shape) == 3 else (dim, n)
+    arguments.check_shape(value, shape, name, f"(batch, time, {n}) or {(dim, n)}")
+    return value

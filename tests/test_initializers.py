@@ -1,0 +1,149 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_coffee import initializers
+from keras_coffee.initializers import OrthonormalSymbols, S4DReal, StandardNormal
+
+RANDOM = [StandardNormal, OrthonormalSymbols]
+
+
+def draw(initializer, shape=(9, 16), dtype=None):
+    return ops.convert_to_numpy(initializer(shape, dtype=dtype))
+
+
+def test_standard_normal_has_mean_zero_and_variance_one():
+    values = draw(StandardNormal(seed=0), (400, 500))
+    # Five standard errors of each estimate from 200,000 draws.
+    assert abs(values.mean()) < 5 / np.sqrt(values.size)
+    assert abs(values.var() - 1) < 5 * np.sqrt(2 / values.size)
+    assert abs((values**4).mean() - 3) < 5 * np.sqrt(96 / values.size)
+
+
+def test_s4d_real_gives_the_rates_minus_one_to_minus_n():
+    values = draw(S4DReal(), (3, 8))
+    np.testing.assert_allclose(-np.exp(values), np.tile(-np.arange(1.0, 9.0), (3, 1)), rtol=1e-6)
+
+
+def test_s4d_real_refuses_a_scalar():
+    with pytest.raises(ValueError, match=r"received the shape \(\).*at least one axis"):
+        S4DReal()(())
+
+
+@pytest.mark.parametrize("shape", [(9, 16), (5, 5), (1, 4)], ids=str)
+def test_orthonormal_symbols_are_orthonormal_where_the_features_suffice(shape):
+    table = draw(OrthonormalSymbols(seed=1), shape)
+    assert table.shape == shape
+    np.testing.assert_allclose(table @ table.T, np.eye(shape[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (9, 2), (4, 1)], ids=str)
+def test_orthonormal_symbols_have_orthonormal_columns_otherwise(shape):
+    table = draw(OrthonormalSymbols(seed=1), shape)
+    assert table.shape == shape
+    np.testing.assert_allclose(table.T @ table, np.eye(shape[1]), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(9, 16), (9, 4)], ids=str)
+def test_orthonormal_symbols_come_from_the_qr_of_uniform_entries(shape):
+    symbols, dim = shape
+    entries = keras.random.uniform((max(dim, symbols), symbols), seed=3)
+    basis, _ = np.linalg.qr(ops.convert_to_numpy(entries).astype("float64"))
+    expected = basis.T[:, :dim]
+    table = draw(OrthonormalSymbols(seed=3), shape)
+    # A decomposition is unique up to the sign of each column of Q, here a row.
+    signs = np.sign(np.sum(table * expected, axis=1, keepdims=True))
+    np.testing.assert_allclose(table, signs * expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_orthonormal_symbols_are_computed_in_float32_at_least(dtype):
+    table = OrthonormalSymbols(seed=0)((9, 16), dtype=dtype)
+    assert keras.backend.standardize_dtype(table.dtype) == dtype
+    exact = draw(OrthonormalSymbols(seed=0), dtype="float32")
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-23}[dtype]
+    actual = ops.convert_to_numpy(ops.cast(table, "float32"))
+    np.testing.assert_allclose(actual, exact, atol=rounding)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 9, 16), ()], ids=str)
+def test_orthonormal_symbols_refuse_what_is_no_table(shape):
+    with pytest.raises(ValueError, match=r"\(vocabulary_size, dim\); received the shape"):
+        OrthonormalSymbols()(shape)
+
+
+@pytest.mark.parametrize("initializer", RANDOM)
+def test_same_seed_same_values(initializer):
+    same = initializer(seed=5)
+    np.testing.assert_array_equal(draw(same), draw(same))
+    np.testing.assert_array_equal(draw(same), draw(initializer(seed=5)))
+    assert np.abs(draw(same) - draw(initializer(seed=6))).max() > 0.1
+
+
+@pytest.mark.parametrize("initializer", RANDOM)
+def test_without_a_seed_the_global_one_decides(initializer):
+    keras.utils.set_random_seed(11)
+    first, second = draw(initializer()), draw(initializer())
+    assert np.abs(first - second).max() > 0.1
+    keras.utils.set_random_seed(11)
+    np.testing.assert_array_equal(draw(initializer()), first)
+
+
+@pytest.mark.parametrize("initializer", RANDOM)
+def test_a_seed_generator_moves_on(initializer):
+    moving = initializer(seed=keras.random.SeedGenerator(2))
+    first = draw(moving)
+    assert np.abs(first - draw(moving)).max() > 0.1
+    restored = initializers.get(keras.initializers.serialize(moving))
+    np.testing.assert_array_equal(draw(restored), first)
+
+
+@pytest.mark.parametrize("initializer", RANDOM)
+def test_a_seed_must_be_one(initializer):
+    with pytest.raises(ValueError, match="`seed` argument should be"):
+        initializer(seed="seven")
+
+
+@pytest.mark.parametrize("initializer", [StandardNormal(seed=4), OrthonormalSymbols(4), S4DReal()])
+def test_config_and_clone_draw_the_same(initializer):
+    restored = initializers.get(keras.initializers.serialize(initializer))
+    assert type(restored) is type(initializer)
+    np.testing.assert_array_equal(draw(restored), draw(initializer))
+    np.testing.assert_array_equal(draw(initializer.clone()), draw(initializer))
+
+
+@pytest.mark.parametrize("initializer", [StandardNormal(), OrthonormalSymbols(), S4DReal()])
+def test_config_names_only_what_can_be_chosen(initializer):
+    assert set(initializer.get_config()) <= {"seed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("standard_normal", StandardNormal),
+        ("s4d_real", S4DReal),
+        ("orthonormal_symbols", OrthonormalSymbols),
+        ("glorot_uniform", keras.initializers.GlorotUniform),
+        (S4DReal, S4DReal),
+    ],
+)
+def test_get_finds_names_and_classes(name, kind):
+    assert type(initializers.get(name)) is kind
+
+
+def test_get_passes_on_what_keras_understands():
+    def ones(shape, dtype=None):
+        return ops.ones(shape, dtype=dtype)
+
+    initializer = StandardNormal()
+    assert initializers.get(initializer) is initializer
+    assert initializers.get(ones) is ones
+    assert initializers.get(None) is None
+    np.testing.assert_array_equal(draw(initializers.get(np.eye(3)), (3, 3)), np.eye(3))
+
+
+@pytest.mark.parametrize("identifier", ["standard_norm", 7])
+def test_get_names_what_it_knows(identifier):
+    with pytest.raises(ValueError, match=r"Unknown initializer.*s4d_real.*keras\.initializers"):
+        initializers.get(identifier)
