@@ -24,7 +24,6 @@ class Interval(keras.constraints.Constraint):
         ValueError: if a bound is not a finite number or the bounds are not in order.
 
     Example:
-
     ```python
     stable = Interval(-2.0, 0.0)
     layer = keras_coffee.CoffeeLayer(8, transition_constraint=stable)
@@ -64,7 +63,6 @@ def get(identifier: Any) -> Any:
         ValueError: if nothing goes by that name.
 
     Example:
-
     ```python
     constraint = keras_coffee.constraints.get("stable")
     ```

@@ -19,7 +19,6 @@ class StandardNormal(keras.initializers.RandomNormal):
             from Python's generator, which `keras.utils.set_random_seed` sets.
 
     Example:
-
     ```python
     readout = StandardNormal(seed=0)((16, 8))
     ```
@@ -43,7 +42,6 @@ class S4DReal(keras.initializers.Initializer):
     `μ_j = log(j + 1)` for state j = 0, …, n - 1, the same for every feature.
 
     Example:
-
     ```python
     log_transition = S4DReal()((16, 8))
     transition = -keras.ops.exp(log_transition)  # -1, -2, …, -8 in each row
@@ -84,7 +82,6 @@ class OrthonormalSymbols(keras.initializers.RandomUniform):
         ValueError: when called with a shape other than (V, D).
 
     Example:
-
     ```python
     table = OrthonormalSymbols(seed=0)((9, 16))
     products = table @ keras.ops.transpose(table)  # the identity, (9, 9)
@@ -106,7 +103,7 @@ class OrthonormalSymbols(keras.initializers.RandomUniform):
             )
         symbols, dim = shape
         dtype = dtype or keras.config.floatx()
-        precise = keras.backend.result_type(dtype, "float32")
+        precise = at_least_float32(dtype)
         basis, _ = ops.qr(super().__call__((max(dim, symbols), symbols), dtype=precise))
         return ops.cast(ops.transpose(basis)[:, :dim], dtype)
 
@@ -136,7 +133,6 @@ def get(identifier: Any) -> Any:
         ValueError: if nothing goes by that name.
 
     Example:
-
     ```python
     initializer = keras_coffee.initializers.get("standard_normal")
     ```

@@ -92,21 +92,19 @@ def _coffee_step(feedback):
 
 @functools.cache
 def _selective_step(discretization):
+    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
+
     def step(weights, state, inputs_t):
         transition, *fixed = weights
         source, delta, *varying = inputs_t
         input_matrix, output_matrix = (
             v[:, None, :] if f is None else f for f, v in zip(fixed, varying, strict=True)
         )
-        decay, gain = discretization_of(discretization)(transition, delta[..., None])
+        decay, gain = discretize(transition, delta[..., None])
         state = decay * state + gain * input_matrix * source[..., None]
         return state, jnp.sum(output_matrix * state, -1)
 
     return step
-
-
-def discretization_of(name):
-    return {"zoh": _zero_order_hold, "euler": _forward_euler}[name]
 
 
 def _forward_euler(transition, delta):

@@ -25,9 +25,9 @@ class CoffeeLayer(Recurrence):
 
     Args:
         n: States per feature, a positive integer.
-        feedback: `"sigmoid"` is the model. `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1).
-            None gates from the layer's own input feature, Δ(k) = σ(w u(k)). Both are the paper's
-            ablations.
+        feedback: `"sigmoid"` is the model. The others are the paper's ablations: `"linear"` drops
+            the sigmoid, Δ(k) = w ⊙ x(k-1), and then never leaves the state 0, where layers start;
+            None gates from the layer's own input feature, Δ(k) = σ(w u(k)).
         output_filter: If True, y(k) = σ(w_γ · x(k)) C x(k), with the weight `output_gate`; nD
             more parameters.
         use_input_matrix: If True, the input enters as b u(k), with the weight `input_matrix`; nD

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.initializers import at_least_float32
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding, positive_integer
 
 # Differences are brought near 1 before they are squared. These powers of two leave their squares
@@ -57,7 +58,6 @@ class SoftminLogits(keras.layers.Layer):
         TypeError: if `embedding` is not a `SymbolEmbedding`.
 
     Example:
-
     ```python
     embedding = SymbolEmbedding(9, 16)
     model = keras.Sequential([embedding, CoffeeLayer(8), SoftminLogits(embedding, last=1)])
@@ -99,7 +99,7 @@ class SoftminLogits(keras.layers.Layer):
         if self.last is not None:
             inputs = inputs[..., -self.last :, :]
         table = self.embedding.table()
-        dtype = keras.backend.result_type(inputs.dtype, table.dtype, "float32")
+        dtype = at_least_float32(inputs.dtype, table.dtype)
         distances = _distances(ops.cast(inputs, dtype), ops.cast(table, dtype))
         return self._to_compute_dtype(_logits_of_softmin(distances))
 
@@ -216,13 +216,18 @@ def _logits_of_softmin(distances: Tensor) -> Tensor:
     """
     scores = -distances
     nearest = ops.one_hot(ops.argmax(scores, axis=-1), scores.shape[-1], dtype="bool")
-    peak = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    weights = ops.exp(scores - peak)
+    first = _peak(scores)
+    weights = ops.exp(scores - first)
     rest = ops.sum(weights, axis=-1, keepdims=True) - weights
-    elsewhere = scores - peak - ops.log(ops.where(nearest, ops.ones_like(rest), rest))
+    elsewhere = scores - first - ops.log(ops.where(nearest, ops.ones_like(rest), rest))
     runners_up = ops.where(nearest, ops.full_like(scores, -np.inf), scores)
-    best = scores - ops.logsumexp(runners_up, axis=-1, keepdims=True)
-    return ops.where(nearest, best, elsewhere)
+    second = _peak(runners_up)
+    rest = ops.sum(ops.exp(runners_up - second), axis=-1, keepdims=True)
+    return ops.where(nearest, scores - second - ops.log(rest), elsewhere)
+
+
+def _peak(scores: Tensor) -> Tensor:
+    return ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
 
 
 def _layers_before(tensor: Tensor) -> Iterator[Any]:

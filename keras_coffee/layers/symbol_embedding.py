@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_coffee import constraints, initializers
+from keras_coffee.initializers import at_least_float32
 from keras_coffee._typing import Tensor
 
 
@@ -45,7 +46,6 @@ class SymbolEmbedding(keras.layers.Layer):
             vocabulary of at least two, or if the layer is given a symbol outside the vocabulary.
 
     Example:
-
     ```python
     embedding = SymbolEmbedding(9, 16, unit_symbol=0)
     vectors = embedding(np.array([[3, 0, 7]]))  # (1, 3, 16), the second one is all ones
@@ -95,9 +95,8 @@ class SymbolEmbedding(keras.layers.Layer):
     def call(self, inputs: Tensor) -> Tensor:
         symbols = _comparable(inputs)
         inside = ops.logical_and(symbols >= 0, symbols < self.vocabulary_size)
-        if keras.backend.is_float_dtype(symbols.dtype):
-            inside = ops.logical_and(inside, ops.equal(symbols, ops.floor(symbols)))
         rows = ops.cast(ops.where(inside, symbols, ops.zeros_like(symbols)), "int32")
+        inside = ops.logical_and(inside, ops.equal(ops.cast(rows, symbols.dtype), symbols))
         vectors = ops.cast(ops.take(self.table(), rows, axis=0), self.compute_dtype)
         return ops.where(ops.expand_dims(inside, -1), vectors, float("nan"))
 
@@ -111,7 +110,6 @@ class SymbolEmbedding(keras.layers.Layer):
             ValueError: if the layer is not built yet.
 
         Example:
-
         ```python
         embedding = SymbolEmbedding(9, 16, unit_symbol=0)
         embedding.build()
@@ -185,6 +183,7 @@ class SymbolEmbedding(keras.layers.Layer):
 
 
 def positive_integer(name: str, value: Any) -> int:
+    """Returns `value` as an int, or raises a ValueError that calls it `name`."""
     if not _is_integer(value) or value <= 0:
         raise ValueError(
             f"`{name}` must be a positive integer; received {value!r} of type "
@@ -207,5 +206,5 @@ def _comparable(inputs: Tensor) -> Tensor:
     """Widens symbols until the comparison with any vocabulary size is exact."""
     dtype = keras.backend.standardize_dtype(inputs.dtype)
     if keras.backend.is_float_dtype(dtype):
-        return ops.cast(inputs, keras.backend.result_type(dtype, "float32"))
+        return ops.cast(inputs, at_least_float32(dtype))
     return ops.cast(inputs, "int64" if dtype in ("int64", "uint64", "uint32") else "int32")

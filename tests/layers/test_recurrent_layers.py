@@ -1,0 +1,376 @@
+"""What the recurrent layers have in common, and each one's equation."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from keras.src import testing
+
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+from keras_coffee.backend import numpy as oracle
+from keras_coffee.constraints import Interval
+from keras_coffee.solvers import Sequential
+
+# Layer, arguments, parameters at D = 3 and n = 4.
+CASES = {
+    "coffee": (CoffeeLayer, {}, 36),
+    "coffee-filter": (CoffeeLayer, {"output_filter": True}, 48),
+    "coffee-input-matrix": (CoffeeLayer, {"use_input_matrix": True}, 48),
+    "coffee-all": (CoffeeLayer, {"output_filter": True, "use_input_matrix": True}, 60),
+    "coffee-linear": (CoffeeLayer, {"feedback": "linear"}, 36),
+    "coffee-none": (CoffeeLayer, {"feedback": None}, 36),
+    "s6": (S6Layer, {}, 45),
+    "linearized-s6": (LinearizedS6Layer, {}, 45),
+}
+LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
+# One case a layer, for what takes long.
+CHOSEN = ("coffee-all", "s6", "linearized-s6")
+# One shape for most tests, so that TensorFlow compiles a scan once.
+SHAPE = (2, 9, 3)
+
+# The layers' only float32 rounding besides the scan's own is one matmul over D = 3.
+ROUNDING = 1e-5
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    layer_class, arguments, parameters = CASES[request.param]
+    return layer_class, {"n": 4, **arguments}, parameters
+
+
+@pytest.fixture(params=CHOSEN)
+def chosen(request):
+    layer_class, arguments, _ = CASES[request.param]
+    return layer_class, {"n": 4, **arguments}
+
+
+def random_inputs(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def randomized(layer, dim=3):
+    """Builds a layer and moves its weights off their special starting values."""
+    layer.build((None, None, dim))
+    generator = np.random.default_rng(1)
+    for weight in layer.weights:
+        values = generator.normal(size=weight.shape)
+        weight.assign(-2 / (1 + np.exp(values)) if weight.name == "transition" else values)
+    return layer
+
+
+def expected_outputs(layer, inputs):
+    """The layer's equations in float64, from its weights."""
+    w = {weight.name: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
+    u = np.float64(inputs)
+    zeros = np.zeros((len(u), u.shape[-1], layer.n))
+    if isinstance(layer, CoffeeLayer):
+        optional = (w.get("input_matrix"), w.get("output_gate"))
+        weights = (w["transition"], w["gate"], w["readout"], *optional, zeros)
+        return oracle.coffee_scan(u, *weights, feedback=layer.feedback)[0]
+    arguments = u @ w["step_projection"]
+    if isinstance(layer, S6Layer):
+        return oracle.selective_scan(
+            u,
+            np.logaddexp(0, arguments),
+            -np.exp(w["log_transition"]),
+            u @ w["input_projection"],
+            u @ w["output_projection"],
+            zeros,
+            discretization="zoh",
+        )[0]
+    delta = 1 / (1 + np.exp(-arguments))
+    matrices = (w["transition"], w["input_matrix"], w["readout"])
+    return oracle.selective_scan(u, delta, *matrices, zeros, discretization="euler")[0]
+
+
+def test_equation(case):
+    layer_class, arguments, _ = case
+    layer = randomized(layer_class(**arguments))
+    inputs = random_inputs(*SHAPE)
+    expected = expected_outputs(layer, inputs)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(layer(inputs)), expected, atol=ROUNDING * scale, rtol=0
+    )
+
+
+# Keras' battery feeds `fit` by a generator and leaves its default for shuffling.
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+def test_keras_own_battery(chosen):
+    layer_class, arguments = chosen
+    count = len(layer_class(**arguments).weight_specs())
+    testing.TestCase().run_layer_test(
+        layer_class,
+        init_kwargs=arguments,
+        input_shape=SHAPE,
+        expected_output_shape=SHAPE,
+        expected_num_trainable_weights=count,
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+        expected_num_losses=0,
+        supports_masking=False,
+    )
+
+
+def test_parameter_count(case):
+    layer_class, arguments, parameters = case
+    layer = layer_class(**arguments)
+    layer.build((None, None, 3))
+    assert layer.count_params() == parameters
+
+
+def test_weight_names_and_order():
+    # They are what weight files and distribution layouts match on.
+    def names(layer):
+        layer.build((None, None, 3))
+        return [weight.name for weight in layer.weights]
+
+    coffee = CoffeeLayer(2, output_filter=True, use_input_matrix=True)
+    assert names(coffee) == ["transition", "gate", "readout", "input_matrix", "output_gate"]
+    assert names(CoffeeLayer(2)) == ["transition", "gate", "readout"]
+    assert names(S6Layer(2)) == [
+        "log_transition",
+        "input_projection",
+        "output_projection",
+        "step_projection",
+    ]
+    assert names(LinearizedS6Layer(2)) == [
+        "transition",
+        "input_matrix",
+        "readout",
+        "step_projection",
+    ]
+
+
+def test_weights_start_as_in_the_paper():
+    keras.utils.set_random_seed(0)
+    coffee, s6 = CoffeeLayer(50), S6Layer(50)
+    coffee.build((None, None, 40))
+    s6.build((None, None, 40))
+    assert not ops.convert_to_numpy(coffee.transition).any()
+    transition = -np.exp(ops.convert_to_numpy(s6.log_transition))
+    np.testing.assert_allclose(transition, np.tile(-np.arange(1.0, 51), (40, 1)), rtol=1e-6)
+    normal = (coffee.gate, coffee.readout, s6.input_projection, s6.step_projection)
+    for weight in normal:
+        values = ops.convert_to_numpy(weight)
+        # Four standard errors of 1,600 or more draws.
+        assert abs(values.mean()) < 0.1
+        assert abs(values.std() - 1) < 0.075
+
+
+def test_last_output_only(chosen):
+    layer_class, arguments = chosen
+    layer = randomized(layer_class(**arguments))
+    last = layer_class.from_config({**layer.get_config(), "return_sequences": False})
+    last.build((None, None, 3))
+    last.set_weights(layer.get_weights())
+    inputs = random_inputs(*SHAPE)
+    assert last.compute_output_shape(SHAPE) == (2, 3)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(last(inputs)), ops.convert_to_numpy(layer(inputs))[:, -1]
+    )
+
+
+def test_functional_model_with_unknown_batch_and_time(chosen):
+    layer_class, arguments = chosen
+    inputs = keras.Input((None, 3))
+    outputs = layer_class(**arguments)(inputs)
+    assert outputs.shape == (None, None, 3)
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    for length in (1, 9):
+        u = random_inputs(2, length, 3)
+        assert model.predict(u, verbose=0).shape == (2, length, 3)
+        assert np.isfinite(model.train_on_batch(u, u))
+
+
+def test_recompute_trains_the_same(chosen):
+    layer_class, arguments = chosen
+    inputs = random_inputs(*SHAPE)
+    trained = []
+    for recompute in (False, True):
+        layer = randomized(layer_class(**arguments, recompute=recompute))
+        model = keras.Sequential([keras.Input((9, 3)), layer])
+        model.compile(keras.optimizers.SGD(1e-3), "mse")
+        model.train_on_batch(inputs, inputs)
+        trained.append(model.get_weights())
+    for stored, recomputed in zip(*trained, strict=True):
+        np.testing.assert_allclose(stored, recomputed, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_learns_with_and_without_compilation(chosen, jit_compile):
+    if keras.config.backend() == "torch" and jit_compile:
+        pytest.skip("torch.compile of whole training steps is Keras' own concern; see its issues")
+    layer_class, arguments = chosen
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((9, 3)), layer_class(**arguments)])
+    model.compile(keras.optimizers.Adam(0.03), "mse", jit_compile=jit_compile)
+    inputs = random_inputs(*SHAPE)
+    losses = model.fit(inputs, 0.5 * inputs, epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_transition_is_kept_stable_by_training():
+    layer = CoffeeLayer(4)
+    model = keras.Sequential([keras.Input((9, 3)), layer])
+    model.compile(keras.optimizers.SGD(1e3), "mse")
+    inputs = random_inputs(*SHAPE)
+    model.train_on_batch(inputs, 10 * inputs)
+    transition = ops.convert_to_numpy(layer.transition)
+    assert transition.min() >= -2
+    assert transition.max() <= 0
+    # The step was large enough to leave the interval, both ways.
+    assert {-2.0, 0.0} <= set(transition.ravel().tolist())
+
+
+def test_rules_by_name_and_by_object():
+    layer = CoffeeLayer(
+        2,
+        transition_initializer="ones",
+        transition_constraint=None,
+        gate_regularizer="l2",
+        readout_initializer=keras.initializers.Constant(3.0),
+        readout_constraint=keras.constraints.MaxNorm(1.0),
+    )
+    layer.build((None, None, 3))
+    assert (ops.convert_to_numpy(layer.transition) == 1).all()
+    assert (ops.convert_to_numpy(layer.readout) == 3).all()
+    assert layer.transition.constraint is None
+    assert isinstance(layer.readout.constraint, keras.constraints.MaxNorm)
+    assert isinstance(layer.gate.regularizer, keras.regularizers.L2)
+    assert len(layer.losses) == 1
+    assert isinstance(CoffeeLayer(2).transition_constraint, Interval)
+
+
+def test_config_round_trip_keeps_every_argument():
+    layer = CoffeeLayer(
+        3,
+        feedback="linear",
+        output_filter=True,
+        use_input_matrix=True,
+        return_sequences=False,
+        solver=Sequential(),
+        recompute=True,
+        gate_initializer=keras.initializers.Constant(2.0),
+        transition_constraint=Interval(-1.0, 0.0),
+        name="first",
+    )
+    config = keras.saving.serialize_keras_object(layer)
+    again = keras.saving.deserialize_keras_object(config)
+    assert keras.saving.serialize_keras_object(again) == config
+    assert config["registered_name"] == "keras_coffee>CoffeeLayer"
+    assert again.transition_constraint.lower == -1
+    assert again.solver == Sequential()
+
+
+def test_integer_inputs_are_cast(chosen):
+    layer_class, arguments = chosen
+    layer = randomized(layer_class(**arguments))
+    inputs = np.arange(54).reshape(SHAPE) % 5
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(layer(inputs)), ops.convert_to_numpy(layer(inputs.astype("float32")))
+    )
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "mixed_float16"])
+def test_low_precision_rounds_only_inputs_and_outputs(policy):
+    layer = randomized(CoffeeLayer(4, dtype=policy))
+    inputs = random_inputs(*SHAPE)
+    outputs = layer(inputs)
+    compute = keras.DTypePolicy(policy).compute_dtype
+    assert keras.backend.standardize_dtype(outputs.dtype) == compute
+    rounded = ops.cast(ops.cast(inputs, compute), "float32")
+    expected = expected_outputs(layer, ops.convert_to_numpy(rounded))
+    unit = 2.0**-8 if compute == "bfloat16" else 2.0**-11
+    outputs = ops.convert_to_numpy(ops.cast(outputs, "float32"))
+    np.testing.assert_allclose(outputs, expected, rtol=1.01 * unit, atol=1e-4)
+
+
+def test_linear_feedback_never_leaves_the_zero_state():
+    # Δ = w x(k-1) vanishes with the state: the paper's ablation answers at random, and this is why.
+    layer = randomized(CoffeeLayer(4, feedback="linear"))
+    assert not ops.convert_to_numpy(layer(random_inputs(*SHAPE))).any()
+
+
+def test_trajectory_of_a_coffee_layer():
+    layer = randomized(CoffeeLayer(4, output_filter=True, use_input_matrix=True))
+    inputs = random_inputs(*SHAPE)
+    states, gates = (ops.convert_to_numpy(x) for x in layer.trajectory(inputs))
+    assert states.shape == gates.shape == (2, 9, 3, 4)
+    w = {weight.name: ops.convert_to_numpy(weight) for weight in layer.weights}
+    previous = np.concatenate([np.zeros((2, 1, 3, 4)), states[:, :-1]], 1)
+    np.testing.assert_allclose(gates, 1 / (1 + np.exp(-w["gate"] * previous)), atol=1e-6)
+    change = w["transition"] * previous + w["input_matrix"] * inputs[..., None]
+    np.testing.assert_allclose(states, previous + gates * change, atol=1e-5)
+    read = (states * w["readout"]).sum(-1) / (1 + np.exp(-(states * w["output_gate"]).sum(-1)))
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(inputs)), read, atol=1e-5)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("n", [0, -3, 2.0, True, "8", None])
+def test_n_must_be_a_positive_integer(layer_class, n):
+    with pytest.raises(ValueError, match=f"must be a positive integer, received {n!r}"):
+        layer_class(n)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 4, 3, 5)])
+def test_inputs_must_be_sequences(layer_class, shape):
+    name = layer_class.__name__
+    with pytest.raises(ValueError, match=rf"{name} expects inputs of shape \(batch, time, feat"):
+        layer_class(2)(np.zeros(shape, "float32"))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_features_must_be_known_and_stay(layer_class):
+    with pytest.raises(ValueError, match="known features, received"):
+        layer_class(2).build((None, 4, None))
+    layer = layer_class(2)
+    layer(np.zeros((1, 4, 3), "float32"))
+    with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 3"):
+        layer(np.zeros((1, 4, 5), "float32"))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_no_steps_is_an_error(layer_class):
+    with pytest.raises(ValueError, match="has no steps"):
+        layer_class(2)(np.zeros((2, 0, 3), "float32"))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_unknown_names_are_errors(layer_class):
+    with pytest.raises(ValueError, match="Unknown solver: 'newtown'.*'sequential'"):
+        layer_class(2, solver="newtown")
+    weight = next(iter(layer_class.WEIGHTS))
+    with pytest.raises(ValueError, match="wishful"):
+        layer_class(2, **{f"{weight}_initializer": "wishful"})
+    with pytest.raises(ValueError, match="wishful"):
+        layer_class(2, **{f"{weight}_constraint": "wishful"})
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*unit"):
+        layer_class(2, units=3)
+
+
+def test_unknown_feedback_is_an_error():
+    with pytest.raises(ValueError, match="`feedback` must be one of .*'sigmoid'.*'tanh'"):
+        CoffeeLayer(2, feedback="tanh")
+
+
+def test_a_weight_that_the_layer_lacks_has_no_arguments():
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*output_gate_initializer"):
+        CoffeeLayer(2, output_gate_initializer="ones")
+
+
+def test_nan_inputs_come_out_as_nan(chosen):
+    layer_class, arguments = chosen
+    layer = randomized(layer_class(**arguments))
+    inputs = random_inputs(*SHAPE)
+    clean = ops.convert_to_numpy(layer(inputs))
+    inputs[0, 2, 1] = np.nan
+    outputs = ops.convert_to_numpy(layer(inputs))
+    assert np.isnan(outputs[0, 2:, 1]).all()
+    np.testing.assert_array_equal(outputs[0, :2], clean[0, :2])
+    np.testing.assert_array_equal(outputs[1], clean[1])

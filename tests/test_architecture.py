@@ -1,0 +1,147 @@
+"""Which file may import what, and that one backend does not drag in another."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_coffee
+
+PACKAGE = Path(keras_coffee.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "torch": "torch"}
+
+# What each part may import from the package; itself it always may.
+ALLOWED = {
+    "_typing": set(),
+    "_version": set(),
+    "backend": set(),
+    "initializers": {"_typing"},
+    "constraints": {"_typing"},
+    "callbacks": set(),
+    "cells": {"_typing"},
+    "solvers": {"_typing", "backend", "cells"},
+    "ops": {"_typing", "backend", "cells", "solvers"},
+    "layers": {"_typing", "cells", "constraints", "initializers", "ops", "solvers"},
+    "datasets": set(),
+}
+
+
+def imports(path):
+    """Dotted names that a file imports; `from a import b` counts as a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    if path == PACKAGE / "__init__.py":
+        return
+    own = part(path)
+    for name in imports(path):
+        package, *rest = name.split(".")
+        if package == "keras_coffee":
+            assert rest[0] in ALLOWED[own] | {own}, f"{own} must not import {name}"
+        assert not name.startswith("keras.src"), "only public names of keras"
+        if package in FRAMEWORKS:
+            assert path == PACKAGE / "backend" / f"{package}.py", f"{package} outside its file"
+
+
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, "numpy"])
+def test_a_backend_file_stands_alone(framework):
+    allowed = {framework, "numpy", *sys.stdlib_module_names}
+    for name in imports(PACKAGE / "backend" / f"{framework}.py"):
+        assert name.split(".")[0] in allowed, name
+
+
+def test_cells_are_mathematics_only():
+    for path in (PACKAGE / "cells").glob("*.py"):
+        for name in imports(path):
+            top = name.split(".")[0]
+            assert name == "keras.ops" or top in {"keras_coffee", *sys.stdlib_module_names}, name
+
+
+def test_the_word_of_a_framework_stays_under_backend():
+    for path in FILES:
+        if part(path) == "backend":
+            continue
+        names = {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+        assert not names & {"jax", "jnp", "tensorflow", "tf", "torch"}, path
+
+
+def test_backends_have_the_functions_of_the_oracle():
+    def public(framework):
+        tree = ast.parse((PACKAGE / "backend" / f"{framework}.py").read_text())
+        return {
+            node.name: [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        }
+
+    for framework in FRAMEWORKS:
+        assert public(framework) == public("numpy")
+
+
+def test_files_stay_short():
+    for path in FILES:
+        limit = 500 if part(path) == "backend" else 300
+        assert len(path.read_text().splitlines()) <= limit, path
+
+
+def run(code, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PATH": "", "PYTHONPATH": str(PACKAGE.parent), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return result.returncode, result.stdout + result.stderr
+
+
+def test_the_package_imports_no_framework_but_the_chosen_one():
+    backend = keras.config.backend()
+    loaded = {}
+    for package in ("keras", "keras_coffee"):
+        code = f"import sys, {package}; print(' '.join(m for m in sys.modules if '.' not in m))"
+        returncode, output = run(code, KERAS_BACKEND=backend)
+        assert returncode == 0, output
+        loaded[package] = set(output.split()) & {*FRAMEWORKS, "triton", "keras_tuner"}
+    assert backend in loaded["keras_coffee"]
+    # Under torch, Keras itself imports jax where it is installed; that much is not our doing.
+    assert loaded["keras_coffee"] == loaded["keras"]
+    assert "tensorflow" not in loaded["keras_coffee"] or backend == "tensorflow"
+
+
+def test_numpy_backend_serves_inference():
+    code = (
+        "import numpy as np, keras, keras_coffee\n"
+        "layers = [keras_coffee.CoffeeLayer(4), keras_coffee.S6Layer(2),"
+        " keras_coffee.LinearizedS6Layer(2)]\n"
+        "model = keras.Sequential([keras.Input((None, 3)), *layers])\n"
+        "print(model.predict(np.ones((2, 5, 3)), verbose=0).shape)"
+    )
+    returncode, output = run(code, KERAS_BACKEND="numpy")
+    assert returncode == 0, output
+    assert "(2, 5, 3)" in output
+
+
+def test_an_unsupported_backend_is_named():
+    # Keras itself refuses to import for most unknown names, so the switch is asked directly.
+    source = inspect.getsource(keras_coffee.backend)
+    code = f"import keras\nkeras.config.backend = lambda: 'openvino'\nexec({source!r})"
+    returncode, output = run(code, KERAS_BACKEND="numpy")
+    assert returncode != 0
+    assert "keras_coffee does not support the Keras backend 'openvino'. Set KERAS_BACKEND" in output
