@@ -14,7 +14,9 @@ from keras_coffee._typing import Tensor
 class Interval(keras.constraints.Constraint):
     """Keeps every entry of a weight between two bounds.
 
-    `w ← min(max(w, lower), upper)`. NaN stays NaN.
+        w ← min(max(w, lower), upper)
+
+    NaN stays NaN.
 
     Args:
         lower: Float, the least value allowed.
@@ -24,10 +26,8 @@ class Interval(keras.constraints.Constraint):
         ValueError: if a bound is not a finite number or the bounds are not in order.
 
     Example:
-    ```python
-    stable = Interval(-2.0, 0.0)
-    layer = keras_coffee.CoffeeLayer(8, transition_constraint=stable)
-    ```
+        >>> np.array(Interval(-2.0, 0.0)(np.array([-3.0, -1.0, 0.5], "float32")))
+        array([-2., -1.,  0.], dtype=float32)
     """
 
     def __init__(self, lower: float, upper: float) -> None:
@@ -63,9 +63,8 @@ def get(identifier: Any) -> Any:
         ValueError: if nothing goes by that name.
 
     Example:
-    ```python
-    constraint = keras_coffee.constraints.get("stable")
-    ```
+        >>> get("stable").get_config()
+        {'lower': -2.0, 'upper': 0.0}
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", section 3.

@@ -19,9 +19,8 @@ class StandardNormal(keras.initializers.RandomNormal):
             from Python's generator, which `keras.utils.set_random_seed` sets.
 
     Example:
-    ```python
-    readout = StandardNormal(seed=0)((16, 8))
-    ```
+        >>> StandardNormal(seed=0)((16, 8)).shape
+        (16, 8)
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", Appendix "Results
@@ -37,15 +36,19 @@ class StandardNormal(keras.initializers.RandomNormal):
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class S4DReal(keras.initializers.Initializer):
-    """Spreads the decay rates of S6 over the integers: -exp(μ_j) = -(j + 1).
+    """Spreads the decay rates of S6 over the integers.
 
-    `μ_j = log(j + 1)` for state j = 0, …, n - 1, the same for every feature.
+        μ_j = log(j + 1), so that λ_j = -exp(μ_j) = -(j + 1)
+
+    for state j = 0, …, n - 1, the same for every feature. The last axis is the one of the states.
+
+    Raises:
+        ValueError: when called with the shape of a scalar.
 
     Example:
-    ```python
-    log_transition = S4DReal()((16, 8))
-    transition = -keras.ops.exp(log_transition)  # -1, -2, …, -8 in each row
-    ```
+        >>> log_transition = S4DReal()((16, 3))
+        >>> np.round(np.exp(log_transition[0]), 3)
+        array([1., 2., 3.], dtype=float32)
 
     Reference:
         S4D-Real of "On the Parameterization and Initialization of Diagonal State Space Models",
@@ -68,7 +71,9 @@ class S4DReal(keras.initializers.Initializer):
 class OrthonormalSymbols(keras.initializers.RandomUniform):
     """Draws one vector per symbol, orthonormal where the features suffice.
 
-    `L = QR` with L ~ U[0, 1) of shape (max(D, V), V); the table is the first D columns of Qᵀ.
+        L = QR, L ~ U[0, 1) of shape (max(D, V), V)
+        E = the first D columns of Qᵀ
+
     For D ≥ V its rows, the symbols' vectors, are orthonormal. For D < V there is no room for V
     orthogonal vectors, and the columns are orthonormal instead. The decomposition is computed
     in at least float32.
@@ -82,10 +87,9 @@ class OrthonormalSymbols(keras.initializers.RandomUniform):
         ValueError: when called with a shape other than (V, D).
 
     Example:
-    ```python
-    table = OrthonormalSymbols(seed=0)((9, 16))
-    products = table @ keras.ops.transpose(table)  # the identity, (9, 9)
-    ```
+        >>> table = np.array(OrthonormalSymbols(seed=0)((9, 16)))
+        >>> np.allclose(table @ table.T, np.eye(9), atol=1e-6)
+        True
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", Appendix "Results
@@ -103,7 +107,7 @@ class OrthonormalSymbols(keras.initializers.RandomUniform):
             )
         symbols, dim = shape
         dtype = dtype or keras.config.floatx()
-        precise = at_least_float32(dtype)
+        precise = "float64" if dtype == "float64" else "float32"
         basis, _ = ops.qr(super().__call__((max(dim, symbols), symbols), dtype=precise))
         return ops.cast(ops.transpose(basis)[:, :dim], dtype)
 
@@ -133,9 +137,8 @@ def get(identifier: Any) -> Any:
         ValueError: if nothing goes by that name.
 
     Example:
-    ```python
-    initializer = keras_coffee.initializers.get("standard_normal")
-    ```
+        >>> get("s4d_real")((1,)).shape
+        (1,)
     """
     if isinstance(identifier, str) and identifier in _NAMED:
         return _NAMED[identifier]()

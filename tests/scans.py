@@ -1,23 +1,89 @@
-"""Runs a scan of the package on named arrays, and differentiates it by all of them."""
+"""Data for the scans, and their comparison with the oracles."""
 
 import contextlib
 
 import keras
 import numpy as np
 from gradients import value_and_gradients
+from keras import ops
+from rounding import Rounded, assert_agrees
+
+
+def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, seed=0):
+    """Arrays of a COFFEE scan of shape (B, T, D, n), by name: hard ones, unless told otherwise."""
+    batch, length, dim, n = shape
+    generator = np.random.default_rng(seed)
+    arrays = {
+        "inputs": input_scale * generator.normal(size=(batch, length, dim)),
+        "transition": transitions(generator, dim, n),
+        "gate": gate_scale * generator.normal(size=(dim, n)),
+        "readout": generator.normal(size=(dim, n)),
+        "initial_state": generator.normal(size=(batch, dim, n)),
+    }
+    if optional:
+        arrays["input_matrix"] = generator.normal(size=(dim, n))
+        arrays["output_gate"] = generator.normal(size=(dim, n))
+    return as_float32(arrays)
+
+
+def selective_arrays(shape, *, varying=(True, True), input_scale=3.0, seed=0):
+    """Arrays of a selective scan of shape (B, T, D, n), by name; matrices over time or fixed."""
+    batch, length, dim, n = shape
+    generator = np.random.default_rng(seed)
+    matrices = [(batch, length, n) if v else (dim, n) for v in varying]
+    return as_float32(
+        {
+            "inputs": input_scale * generator.normal(size=(batch, length, dim)),
+            "delta": np.logaddexp(0, 2 * generator.normal(size=(batch, length, dim))),
+            "transition": transitions(generator, dim, n),
+            "input_matrix": generator.normal(size=matrices[0]),
+            "output_matrix": generator.normal(size=matrices[1]),
+            "initial_state": generator.normal(size=(batch, dim, n)),
+        }
+    )
+
+
+def transitions(generator, dim, n):
+    """Uniform in [-2, 0], both ends included."""
+    transition = generator.uniform(-2, 0, size=(dim, n))
+    transition.flat[0], transition.flat[-1] = -2, 0
+    return transition
+
+
+def cotangents_of(arrays):
+    """One for the outputs and one for the final state."""
+    generator = np.random.default_rng(1)
+    shapes = arrays["inputs"].shape, arrays["initial_state"].shape
+    return [generator.normal(size=shape).astype("float32") for shape in shapes]
+
+
+def as_float32(arrays):
+    return {name: array.astype("float32") for name, array in arrays.items()}
+
+
+def assert_matches(scan, oracle, arrays, cotangents, dtype="float32"):
+    """Values of `scan`, and gradients with cotangents on all its results, agree with the oracle."""
+    wide = {name: Rounded(widened(array)) for name, array in arrays.items()}
+    results, gradients = oracle(wide, [Rounded(widened(c)) for c in cotangents])
+    with precision(dtype):
+        if dtype == "float64":
+            arrays = {name: widened(array) for name, array in arrays.items()}
+            cotangents = [widened(c) for c in cotangents]
+        actual_results, actual_gradients = differentiate(scan, arrays, cotangents)
+    pairs = zip(actual_results, cotangents, results, strict=True)
+    for k, (actual, cotangent, expected) in enumerate(pairs):
+        assert actual.dtype == cotangent.dtype
+        assert_agrees(actual, expected, f"result {k}")
+    for name, array in arrays.items():
+        assert actual_gradients[name].dtype == array.dtype
+        assert_agrees(actual_gradients[name], gradients[name], f"gradient by {name}")
 
 
 def differentiate(scan, arrays, cotangents):
-    """What `scan` returns, and its gradients, by name.
+    """What `scan` returns, and the gradients of Σ results * cotangents by the arrays, by name.
 
-    Args:
-        scan: Takes the arrays by name and returns a tensor or a tuple of tensors.
-        arrays: NumPy arrays by name.
-        cotangents: One array for each result of the scan.
-
-    Returns:
-        The results, from the very run that is differentiated: each is the gradient of the loss
-        sum(result * cotangent) by its cotangent. And the gradients of the loss by the arrays.
+    The results come from the very run that is differentiated: they are the gradients by the
+    cotangents.
     """
     names = list(arrays)
 
@@ -36,14 +102,20 @@ def differentiate(scan, arrays, cotangents):
 
 def _inner(result, cotangent):
     if "complex" not in keras.backend.standardize_dtype(result.dtype):
-        return keras.ops.sum(result * cotangent)
-    return keras.ops.sum(keras.ops.real(result * keras.ops.conj(cotangent)))
+        return ops.sum(result * cotangent)
+    parts = (part(result) * part(cotangent) for part in (ops.real, ops.imag))
+    return ops.sum(sum(parts))
+
+
+def widened(array):
+    """In double precision, real or complex."""
+    return array.astype(np.result_type(array.dtype, "float64"))
 
 
 @contextlib.contextmanager
 def precision(dtype):
-    """Lets JAX compute in float64 where `dtype` asks for it; the other backends always can."""
-    if keras.backend.backend() != "jax" or dtype not in ("float64", "complex128"):
+    """Lets JAX compute in float64 if `dtype` asks for it; the other backends always can."""
+    if keras.backend.backend() != "jax" or dtype != "float64":
         yield
         return
     import jax

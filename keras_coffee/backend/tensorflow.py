@@ -1,7 +1,7 @@
 """Scans for TensorFlow: `tf.while_loop` both ways, compiled by XLA whoever calls them.
 
 A recurrence is given by its `step(weights, state, inputs_t) -> (state, outputs_t)`, where weights
-and inputs are lists of tensors. Everything below the public functions is time-major.
+and inputs are lists of tensors. The loops are time-major.
 """
 
 import functools
@@ -45,8 +45,7 @@ def coffee_scan(
 ):
     """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
     step, weights = _coffee_step(transition, gate, readout, input_matrix, output_gate, feedback)
-    final_state, outputs = _scan(step, weights, initial_state, [_swap(inputs)], recompute)
-    return _swap(outputs), final_state
+    return _scan(step, weights, initial_state, [inputs], recompute)
 
 
 @_compiled
@@ -66,22 +65,16 @@ def selective_scan(
     An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
     """
     matrices = (input_matrix, output_matrix)
-    varying = [_swap(m) for m in matrices if m.shape.rank == 3]
+    varying = [m for m in matrices if m.shape.rank == 3]
     weights = [transition, *(m for m in matrices if m.shape.rank == 2)]
     step = _selective_step([m.shape.rank == 3 for m in matrices], discretization)
-    sequences = [_swap(inputs), _swap(delta), *varying]
-    final_state, outputs = _scan(step, weights, initial_state, sequences, recompute)
-    return _swap(outputs), final_state
+    return _scan(step, weights, initial_state, [inputs, delta, *varying], recompute)
 
 
 @_compiled
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
-    return _swap(_linear_scan(_swap(decay), _swap(inputs), initial_state, reverse))
-
-
-def _swap(x):
-    return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+    return _linear_scan(decay, inputs, initial_state, reverse)
 
 
 # Steps.
@@ -147,87 +140,95 @@ def _expm1_ratio(x):
 
 
 def _scan(step, weights, state, inputs, recompute):
+    """Outputs `(B, T, ...)` and the final state, from inputs `(B, T, ...)`.
+
+    The gradient takes nothing from the forward pass but floating-point tensors. Integers, even
+    those of a transposition or a length, would have to be known when XLA compiles, and when a
+    compiled function calls this one, TensorFlow then takes all arguments for constants and
+    compiles again at every step.
+    """
     run = _recomputed if recompute else _stored
 
     @tf.custom_gradient
     def scan(state, *tensors):
-        weights_, inputs_ = list(tensors[: len(weights)]), list(tensors[len(weights) :])
-        (final_state, outputs), backward = run(step, weights_, state, inputs_)
+        weights_ = list(tensors[: len(weights)])
+        inputs_ = [_swap(x) for x in tensors[len(weights) :]]
+        outputs, final_state, backward = run(step, weights_, state, inputs_)
 
-        def gradient(grad_final, grad_outputs):
-            grad_state, grad_weights, grad_inputs = backward(grad_final, grad_outputs)
-            return grad_state, *grad_weights, *grad_inputs
+        def gradient(grad_outputs, grad_final):
+            grad_state, grads, grad_inputs = backward(_swap(grad_outputs), grad_final)
+            totals = [tf.reduce_sum(g, 0) for g in grads]
+            return grad_state, *totals, *(_swap(x.stack()) for x in grad_inputs)
 
-        return (final_state, outputs), gradient
+        return (_swap(outputs.stack()), final_state), gradient
 
     return scan(state, *weights, *inputs)
 
 
+def _swap(x):
+    return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+
+
 def _stored(step, weights, state, inputs):
-    """Keep every state for the gradient."""
+    """Keeps every state for the gradient."""
     length = tf.shape(inputs[0])[0]
-    final_state, outputs, states = _forward(
-        step, weights, state, inputs, 0, length, _array(length, inputs[0][0]), _array(length, state)
-    )
+    arrays = _array(length, inputs[0][0]), _array(length, state)
+    final_state, outputs, states = _forward(step, weights, state, inputs, 0, length, *arrays)
     states = states.stack()
 
-    def backward(grad_final, grad_outputs):
-        zeros = [tf.zeros_like(w) for w in _per_sequence(weights, state)]
-        grad_inputs = [_array(length, x[0]) for x in inputs]
-        grad_state, grads, grad_inputs = _backward(
-            step, weights, states, inputs, grad_outputs, 0, length, grad_final, zeros, grad_inputs
-        )
-        return grad_state, [tf.reduce_sum(g, 0) for g in grads], [g.stack() for g in grad_inputs]
+    def backward(grad_outputs, grad_final):
+        length = tf.shape(grad_outputs)[0]
+        start = grad_final, _zeros(weights, grad_final), [_array(length, x[0]) for x in inputs]
+        return _backward(step, weights, states, inputs, grad_outputs, 0, length, *start)
 
-    return (final_state, outputs.stack()), backward
+    return outputs, final_state, backward
 
 
 def _recomputed(step, weights, state, inputs):
-    """Keep one state in about √T, and compute each chunk again when the gradient needs it."""
-    length = tf.shape(inputs[0])[0]
-    size = tf.maximum(1, tf.cast(tf.sqrt(tf.cast(length, tf.float64)), tf.int32))
-    count = (length + size - 1) // size
+    """Keeps one state in about √T, and computes each chunk again when the gradient needs it."""
+    length, size, count = _chunks(inputs)
 
     def advance(k, state, outputs, starts):
         start, stop = k * size, tf.minimum((k + 1) * size, length)
         final, outputs, _ = _forward(step, weights, state, inputs, start, stop, outputs, None)
         return k + 1, final, outputs, starts.write(k, state)
 
+    arrays = _array(length, inputs[0][0]), _array(count, state)
     _, final_state, outputs, starts = tf.while_loop(
-        lambda k, *_: k < count,
-        advance,
-        (0, state, _array(length, inputs[0][0]), _array(count, state)),
+        lambda k, *_: k < count, advance, (0, state, *arrays)
     )
     starts = starts.stack()
 
-    def backward(grad_final, grad_outputs):
+    def backward(grad_outputs, grad_final):
+        length, size, count = _chunks(inputs)
+
         def retreat(k, grad_state, grads, grad_inputs, chunk):
             start, stop = k * size, tf.minimum((k + 1) * size, length)
             _, _, chunk = _forward(step, weights, starts[k], inputs, start, stop, None, chunk)
-            grad_state, grads, grad_inputs = _backward(
-                step,
-                weights,
-                chunk.stack(),
-                inputs,
-                grad_outputs,
-                start,
-                stop,
-                grad_state,
-                grads,
-                grad_inputs,
+            so_far = grad_state, grads, grad_inputs
+            new = _backward(
+                step, weights, chunk.stack(), inputs, grad_outputs, start, stop, *so_far
             )
-            return k - 1, grad_state, grads, grad_inputs, chunk
+            return k - 1, *new, chunk
 
-        zeros = [tf.zeros_like(w) for w in _per_sequence(weights, state)]
-        grad_inputs = [_array(length, x[0]) for x in inputs]
         # XLA wants the chunk's buffer made outside the loop that reuses it.
-        chunk = _array(size, state)
-        _, grad_state, grads, grad_inputs, _ = tf.while_loop(
-            lambda k, *_: k >= 0, retreat, (count - 1, grad_final, zeros, grad_inputs, chunk)
-        )
-        return grad_state, [tf.reduce_sum(g, 0) for g in grads], [g.stack() for g in grad_inputs]
+        chunk = _array(size, grad_final)
+        start = grad_final, _zeros(weights, grad_final), [_array(length, x[0]) for x in inputs]
+        _, *grads, _ = tf.while_loop(lambda k, *_: k >= 0, retreat, (count - 1, *start, chunk))
+        return grads
 
-    return (final_state, outputs.stack()), backward
+    return outputs, final_state, backward
+
+
+def _chunks(inputs):
+    """Length, steps in a chunk, and chunks."""
+    length = tf.shape(inputs[0])[0]
+    size = tf.maximum(1, tf.cast(tf.sqrt(tf.cast(length, tf.float64)), tf.int32))
+    return length, size, (length + size - 1) // size
+
+
+def _zeros(weights, state):
+    return [tf.zeros_like(w) for w in _per_sequence(weights, state)]
 
 
 def _forward(step, weights, state, inputs, start, stop, outputs, states):
@@ -283,6 +284,7 @@ def _array(length, element):
 def _linear_scan(decay, inputs, initial_state, reverse):
     @tf.custom_gradient
     def scan(decay, inputs, initial_state):
+        decay, inputs = _swap(decay), _swap(inputs)
         states = _linear_loop(decay, inputs, initial_state, reverse)
 
         def gradient(grad_states):
@@ -295,11 +297,13 @@ def _linear_scan(decay, inputs, initial_state, reverse):
             else:
                 following = tf.concat([conjugate[1:], zero], 0)
                 previous = tf.concat([start, states[:-1]], 0)
-            grads = _linear_loop(following, grad_states, tf.zeros_like(initial_state), not reverse)
+            zeros = tf.zeros_like(initial_state)
+            grads = _linear_loop(following, _swap(grad_states), zeros, not reverse)
             first = -1 if reverse else 0
-            return grads * tf.math.conj(previous), grads, conjugate[first] * grads[first]
+            grad_initial = conjugate[first] * grads[first]
+            return _swap(grads * tf.math.conj(previous)), _swap(grads), grad_initial
 
-        return states, gradient
+        return _swap(states), gradient
 
     return scan(decay, inputs, initial_state)
 
@@ -312,6 +316,5 @@ def _linear_loop(decay, inputs, state, reverse):
         state = decay[t] * state + inputs[t]
         return i + 1, state, states.write(t, state)
 
-    return tf.while_loop(lambda i, *_: i < length, body, (0, state, _array(length, state)))[
-        2
-    ].stack()
+    *_, states = tf.while_loop(lambda i, *_: i < length, body, (0, state, _array(length, state)))
+    return states.stack()

@@ -10,8 +10,11 @@ import numpy as np
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.initializers import at_least_float32
-from keras_coffee.layers.symbol_embedding import SymbolEmbedding, positive_integer
+from keras_coffee.layers.symbol_embedding import (
+    SymbolEmbedding,
+    at_least_float32,
+    positive_integer,
+)
 
 # Differences are brought near 1 before they are squared. These powers of two leave their squares
 # representable over the whole range of the dtype, subnormal numbers included, and leave room for
@@ -27,11 +30,9 @@ _LARGEST["bfloat16"] = (2.0 - 2.0**-7) * 2.0**127
 class SoftminLogits(keras.layers.Layer):
     """Scores every symbol by how near its vector is to the output.
 
-    ```
-    d_i     = ‖y - e_i‖
-    logit_i = log(p_i / (1 - p_i)),  p = softmin(d)
-            = -d_i - log Σ_{j ≠ i} exp(-d_j)
-    ```
+        d_i     = ‖y - e_i‖
+        logit_i = log(p_i / (1 - p_i)),  p = softmin(d)
+                = -d_i - log Σ_{j ≠ i} exp(-d_j)
 
     The vectors e_i are those of the embedding itself, so that the layer adds no weights. The
     second form is the one computed: values and gradients are finite for every finite output, a
@@ -58,11 +59,12 @@ class SoftminLogits(keras.layers.Layer):
         TypeError: if `embedding` is not a `SymbolEmbedding`.
 
     Example:
-    ```python
-    embedding = SymbolEmbedding(9, 16)
-    model = keras.Sequential([embedding, CoffeeLayer(8), SoftminLogits(embedding, last=1)])
-    logits = model(np.zeros((4, 10), "int32"))  # (4, 1, 9)
-    ```
+        >>> embedding = SymbolEmbedding(9, 16)
+        >>> model = keras.Sequential([embedding, SoftminLogits(embedding, last=1)])
+        >>> model(np.zeros((4, 10), "int32")).shape
+        (4, 1, 9)
+        >>> model.count_params()
+        144
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", Appendix "Core Module
@@ -99,7 +101,7 @@ class SoftminLogits(keras.layers.Layer):
         if self.last is not None:
             inputs = inputs[..., -self.last :, :]
         table = self.embedding.table()
-        dtype = at_least_float32(inputs.dtype, table.dtype)
+        dtype = at_least_float32(inputs, table)
         distances = _distances(ops.cast(inputs, dtype), ops.cast(table, dtype))
         return self._to_compute_dtype(_logits_of_softmin(distances))
 

@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_coffee import constraints, initializers
-from keras_coffee.initializers import at_least_float32
 from keras_coffee._typing import Tensor
 
 
@@ -16,7 +15,9 @@ from keras_coffee._typing import Tensor
 class SymbolEmbedding(keras.layers.Layer):
     """Turns symbols into learned vectors.
 
-    `u(k) = E[s(k)]`, the row of the table E that belongs to the symbol s(k).
+        u(k) = E[s(k)]
+
+    the row of the table E (V, D) that belongs to the symbol s(k).
 
     A symbol outside the vocabulary is an error where its value is known (a list or a NumPy
     array given to the layer itself). Inside compiled code, where it is not, it comes out as a
@@ -46,10 +47,11 @@ class SymbolEmbedding(keras.layers.Layer):
             vocabulary of at least two, or if the layer is given a symbol outside the vocabulary.
 
     Example:
-    ```python
-    embedding = SymbolEmbedding(9, 16, unit_symbol=0)
-    vectors = embedding(np.array([[3, 0, 7]]))  # (1, 3, 16), the second one is all ones
-    ```
+        >>> embedding = SymbolEmbedding(9, 16, unit_symbol=0)
+        >>> embedding(np.array([[3, 0, 7]])).shape
+        (1, 3, 16)
+        >>> embedding.count_params()
+        128
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", Appendix "Core Module
@@ -110,11 +112,10 @@ class SymbolEmbedding(keras.layers.Layer):
             ValueError: if the layer is not built yet.
 
         Example:
-        ```python
-        embedding = SymbolEmbedding(9, 16, unit_symbol=0)
-        embedding.build()
-        embedding.table().shape  # (9, 16)
-        ```
+            >>> embedding = SymbolEmbedding(9, 16, unit_symbol=0)
+            >>> embedding.build()
+            >>> embedding.table().shape
+            (9, 16)
         """
         if not self.built:
             raise ValueError(
@@ -192,6 +193,13 @@ def positive_integer(name: str, value: Any) -> int:
     return int(value)
 
 
+def at_least_float32(*tensors: Tensor) -> str:
+    """Names float64 if one of the tensors has it, float32 otherwise."""
+    # keras.backend.result_type would name float32 for float64 on JAX and PyTorch.
+    dtypes = {keras.backend.standardize_dtype(tensor.dtype) for tensor in tensors}
+    return "float64" if "float64" in dtypes else "float32"
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
@@ -206,5 +214,5 @@ def _comparable(inputs: Tensor) -> Tensor:
     """Widens symbols until the comparison with any vocabulary size is exact."""
     dtype = keras.backend.standardize_dtype(inputs.dtype)
     if keras.backend.is_float_dtype(dtype):
-        return ops.cast(inputs, at_least_float32(dtype))
+        return ops.cast(inputs, at_least_float32(inputs))
     return ops.cast(inputs, "int64" if dtype in ("int64", "uint64", "uint32") else "int32")

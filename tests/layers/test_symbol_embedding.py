@@ -173,6 +173,16 @@ def test_a_vocabulary_larger_than_the_symbols_dtype():
     np.testing.assert_array_equal(compiled(embedding)(symbols), table[symbols])
 
 
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has no float64 by default")
+def test_float64_vectors_and_symbols_stay_exact():
+    embedding = SymbolEmbedding(VOCABULARY, 1, embeddings_initializer="zeros", dtype="float64")
+    embedding.build()
+    embedding.embeddings.assign(np.full((VOCABULARY, 1), 1 / 3))
+    # Rounded to float32, the second one would be the symbol 8.
+    symbols = ops.convert_to_tensor(np.array([8.0, 8.0 + 1e-12]), dtype="float64")
+    np.testing.assert_array_equal(ops.convert_to_numpy(embedding(symbols)), [[1 / 3], [np.nan]])
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_low_precision_rounds_vectors_but_not_symbols(dtype):
     embedding = SymbolEmbedding(

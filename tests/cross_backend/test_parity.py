@@ -1,0 +1,67 @@
+"""The same training and the same files on the three backends, each in a process of its own."""
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+BACKENDS = ("jax", "tensorflow", "torch")
+MODELS = ("coffee", "s6", "linearized-s6")
+WORKER = Path(__file__).with_name("worker.py")
+
+pytestmark = [
+    pytest.mark.skipif(
+        keras.config.backend() != "jax", reason="starts all backends itself, once, under JAX"
+    ),
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in BACKENDS), reason="needs all backends"
+    ),
+]
+
+
+def work(backend, *arguments):
+    root = WORKER.parents[2]
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(root)}
+    result = subprocess.run(
+        [sys.executable, str(WORKER), *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("parity")
+    work("jax", "weights", directory / "weights.npz")
+    for backend in BACKENDS:
+        work(backend, "train", directory / "weights.npz", directory)
+    for backend in BACKENDS:
+        work(backend, "predict", directory)
+    return directory
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("pair", list(itertools.combinations(BACKENDS, 2)), ids="-".join)
+def test_losses_of_the_first_steps_agree(directory, pair, model):
+    first, second = (np.load(directory / f"losses-{backend}.npz")[model] for backend in pair)
+    assert len(first) == 20
+    assert first[-1] != first[0]
+    np.testing.assert_allclose(first, second, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("pair", list(itertools.product(BACKENDS, repeat=2)), ids="-to-".join)
+def test_a_saved_model_predicts_the_same(directory, pair, model):
+    saved, loaded = pair
+    expected = np.load(directory / f"{model}-{saved}.npy")
+    actual = np.load(directory / f"{model}-{saved}-on-{loaded}.npy")
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
