@@ -48,7 +48,7 @@ def test_values_and_gradients_of_every_option(feedback, input_matrix, output_gat
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 1), (3, 1, 2, 3), (1, 7, 2, 1), SHAPE, (5, 16, 1, 2), (0, 3, 2, 2)], ids=str
+    "shape", [(1, 1, 1, 1), (3, 1, 2, 3), (1, 7, 1, 2), SHAPE, (0, 3, 2, 2)], ids=str
 )
 def test_values_and_gradients_of_every_shape(shape):
     check(coffee_arrays(shape, optional=False))
@@ -121,7 +121,7 @@ def test_low_precision_is_accumulated_in_float32(dtype):
 
 
 def test_gradients_in_low_precision():
-    arrays = coffee_arrays((2, 7, 3, 2), gate_scale=0.5, input_scale=1.0)
+    arrays = coffee_arrays(SHAPE, gate_scale=0.5, input_scale=1.0, optional=False)
     low = {name: array.astype("float16") for name, array in arrays.items()}
     cotangents = [c.astype("float16") for c in cotangents_of(arrays)]
     wide = {name: array.astype("float32") for name, array in low.items()}

@@ -63,7 +63,7 @@ def test_values_and_gradients_of_broadcast_decay(decay_shape):
     check(linear_arrays(SHAPE, decay_shape=decay_shape))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2, 1, 3), (1, 257), (0, 3, 2), (2, 5, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 257), (0, 3, 2)], ids=str)
 def test_values_and_gradients_of_every_shape(shape):
     check(linear_arrays(shape))
     check(linear_arrays(shape), reverse=True)

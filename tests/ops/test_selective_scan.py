@@ -93,10 +93,12 @@ def test_zero_order_hold_near_zero_at_the_seam_and_far_out(dtype):
     check(one_step(EXPONENTS), dtype)
 
 
-@pytest.mark.parametrize("pair", [(-1e6, 1), (-1, 1e6), (-1e4, 1e4), (-1, 1e12)], ids=str)
-def test_zero_order_hold_of_enormous_steps(pair):
-    # Its powers overflow, and zero times infinity must not reach the gradient.
-    check(one_step([(-1, 1), pair, (-2, 0.1)]))
+# Powers of these exponents overflow, and zero times infinity must not reach the gradient.
+ENORMOUS = [(-1e6, 1), (-1, 1e6), (-1e4, 1e4), (-1, 1e12), (-1e10, 1)]
+
+
+def test_zero_order_hold_of_enormous_exponents():
+    check(one_step(EXPONENTS[: -len(ENORMOUS)] + ENORMOUS))
 
 
 def test_zero_order_hold_of_no_transition_is_a_sum():
@@ -143,7 +145,7 @@ def test_low_precision_is_accumulated_in_float32(dtype):
 
 
 def test_gradients_in_low_precision():
-    arrays = selective_arrays((2, 7, 3, 2), input_scale=1.0)
+    arrays = selective_arrays(SHAPE, input_scale=1.0)
     low = {name: array.astype("float16") for name, array in arrays.items()}
     cotangents = [c.astype("float16") for c in cotangents_of(arrays)]
     wide = {name: array.astype("float32") for name, array in low.items()}

@@ -1,0 +1,52 @@
+# make demo    COFFEE learns the induction-head task (KERAS_BACKEND=torch make demo: on PyTorch)
+# make test    format, lint, types, and the whole suite once per backend
+
+PYTHON ?= python3
+KERAS_BACKEND ?= jax
+
+BACKENDS := jax tensorflow torch
+PACKAGE_jax := jax
+# The package without GPU support; where there is none, as on macOS: PACKAGE_tensorflow=tensorflow
+PACKAGE_tensorflow := tensorflow-cpu
+PACKAGE_torch := torch
+
+RUN := .venv/bin/python
+INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test lint format bench clean $(BACKENDS:%=test-%) $(BACKENDS:%=bench-%)
+
+demo: .venv/installed-demo-$(KERAS_BACKEND)
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
+
+test: lint $(BACKENDS:%=test-%)
+
+lint: .venv/installed-dev
+	$(RUN) -m ruff format --check
+	$(RUN) -m ruff check
+	$(RUN) -m mypy
+
+$(BACKENDS:%=test-%): test-%: .venv/installed-dev
+	KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS)
+
+format: .venv/installed-dev
+	$(RUN) -m ruff format
+	$(RUN) -m ruff check --fix
+
+bench: $(BACKENDS:%=bench-%)
+
+$(BACKENDS:%=bench-%): bench-%: .venv/installed-dev
+	KERAS_BACKEND=$* $(RUN) benchmarks/scan_floor.py $(ARGS)
+
+$(RUN):
+	$(PYTHON) -m venv .venv
+
+.venv/installed-demo-%: pyproject.toml constraints.txt | $(RUN)
+	$(INSTALL) --editable ".[plots]" $(PACKAGE_$*)
+	touch $@
+
+.venv/installed-dev: pyproject.toml constraints.txt | $(RUN)
+	$(INSTALL) --editable ".[dev,plots]" $(foreach backend,$(BACKENDS),$(PACKAGE_$(backend)))
+	touch $@
+
+clean:
+	rm -rf .venv outputs

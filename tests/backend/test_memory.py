@@ -1,0 +1,138 @@
+"""Memory, in units of one trajectory: the states of all steps in float32.
+
+Never by a clock or by the size of the process. JAX is asked for the buffers of the compiled
+program, TensorFlow for those that its compiled program makes, torch for what is alive at a time.
+"""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from gradients import value_and_gradients
+from scans import coffee_arrays, selective_arrays
+
+from keras_coffee.ops import coffee_scan, selective_scan
+
+# Many states a feature, so that inputs and outputs are small beside a trajectory; many steps, so
+# that a block or a chunk of them is.
+BATCH, LENGTH, DIM, N = SHAPE = (4, 1024, 32, 32)
+TRAJECTORY = 4 * BATCH * LENGTH * DIM * N
+
+SCANS = {"coffee": (coffee_scan, coffee_arrays), "selective": (selective_scan, selective_arrays)}
+
+
+def case(name, shape=SHAPE, **options):
+    """A scan of tensors, and the arrays for it."""
+    scan, arrays_of = SCANS[name]
+    arrays = arrays_of(shape)
+
+    def run(*tensors):
+        return scan(**dict(zip(arrays, tensors, strict=True)), **options)
+
+    return run, list(arrays.values())
+
+
+def loss_of(run):
+    def loss(*tensors):
+        outputs, final_state = run(*tensors)
+        return keras.ops.sum(outputs * outputs) + keras.ops.sum(final_state)
+
+    return loss
+
+
+def inference_bytes(run, arrays):
+    """What `run` needs beside its arguments."""
+    match keras.config.backend():
+        case "jax":
+            return _jax_bytes(run, arrays)
+        case "tensorflow":
+            return _tensorflow_bytes(run, arrays)
+        case "torch":
+            return _torch_bytes(lambda tensors: run(*tensors), arrays)
+
+
+def training_bytes(run, arrays):
+    """What the gradients of `run` need beside its arguments."""
+    loss = loss_of(run)
+    match keras.config.backend():
+        case "jax":
+            import jax
+
+            return _jax_bytes(jax.grad(loss, tuple(range(len(arrays)))), arrays)
+        case "tensorflow":
+            import tensorflow as tf
+
+            def gradients(*tensors):
+                with tf.GradientTape() as tape:
+                    tape.watch(tensors)
+                    value = loss(*tensors)
+                return tape.gradient(value, tensors)
+
+            return _tensorflow_bytes(gradients, arrays)
+        case "torch":
+            return _torch_bytes(lambda tensors: loss(*tensors).backward(), arrays, True)
+
+
+def _jax_bytes(function, arrays):
+    import jax
+
+    return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+
+
+def _tensorflow_bytes(function, arrays):
+    import tensorflow as tf
+
+    compiled = tf.function(function, jit_compile=True)
+    program = compiled.experimental_get_compiler_ir(*map(tf.constant, arrays))("optimized_hlo")
+    # Inside a fusion there are no buffers; an update in place makes none.
+    computations = re.split(r"\n(?=\S)", program)
+    computations = [c for c in computations if not re.match(r"%?(fused|wrapped)", c)]
+    instruction = re.compile(r"(\S+) = f32\[([\d,]*)\]\S* ([\w-]+)\(")
+    found = [match for c in computations for match in instruction.findall(c)]
+    made = [
+        4 * np.prod([int(d) for d in shape.split(",") if d])
+        for name, shape, operation in found
+        if operation not in ("parameter", "get-tuple-element", "bitcast", "dynamic-update-slice")
+        and "dynamic-update-slice" not in name
+    ]
+    assert made, program
+    return sum(made)
+
+
+def _torch_bytes(function, arrays, requires_grad=False):
+    import torch
+
+    tensors = [torch.tensor(array, requires_grad=requires_grad) for array in arrays]
+    with _live_bytes(tensors) as live, torch.set_grad_enabled(requires_grad):
+        function(tensors)
+    return live.peak
+
+
+def _live_bytes(arguments):
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    def storages(tree):
+        leaves = torch.utils._pytree.tree_leaves(tree)
+        return [x.untyped_storage() for x in leaves if isinstance(x, torch.Tensor)]
+
+    class LiveBytes(TorchDispatchMode):
+        """Follows the memory of every tensor that an operation returns."""
+
+        def __init__(self):
+            super().__init__()
+            self.peak = 0
+            self.known = {s._cdata: (StorageWeakRef(s), 0) for s in storages(arguments)}
+
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            result = operation(*args, **(kwargs or {}))
+            new = {s._cdata: s for s in storages(result) if s._cdata not in self.known}
+            if new:
+                self.known = {k: v for k, v in self.known.items() if not v[0].expired()}
+                self.known |= {k: (StorageWeakRef(s), s.nbytes()) for k, s in new.items()}
+                self.peak = max(self.peak, sum(size for _, size in self.known.values()))
+            return result
+
+    return LiveBytes()
