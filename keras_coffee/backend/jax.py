@@ -119,11 +119,12 @@ def _zero_order_hold(transition, delta):
 def _expm1_ratio(x):
     """(e^x - 1) / x, with value and derivative right through x = 0."""
     small = jnp.abs(x) < 0.1
+    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    near, far = jnp.where(small, x, 0), jnp.where(small, 1, x)
     series = jnp.ones_like(x)
     for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
-        series = 1 + series * x / k
-    safe = jnp.where(small, 1, x)
-    return jnp.where(small, series, jnp.expm1(safe) / safe)
+        series = 1 + series * near / k
+    return jnp.where(small, series, jnp.expm1(far) / far)
 
 
 # The driver.

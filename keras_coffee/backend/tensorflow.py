@@ -128,12 +128,13 @@ def _zero_order_hold(transition, delta):
 
 def _expm1_ratio(x):
     """(e^x - 1) / x, with value and derivative right through x = 0."""
-    small = tf.abs(x) < 0.1
-    series = tf.ones_like(x)
+    small, one = tf.abs(x) < 0.1, tf.ones_like(x)
+    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    near, far = tf.where(small, x, tf.zeros_like(x)), tf.where(small, one, x)
+    series = one
     for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
-        series = 1 + series * x / k
-    safe = tf.where(small, tf.ones_like(x), x)
-    return tf.where(small, series, tf.math.expm1(safe) / safe)
+        series = 1 + series * near / k
+    return tf.where(small, series, tf.math.expm1(far) / far)
 
 
 # The driver.

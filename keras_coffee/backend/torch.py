@@ -2,7 +2,11 @@
 
 An eager operation costs microseconds however small it is, so the loops do as little as they can:
 forward, the state alone; backward, one multiply-add, because the adjoint of a recurrence with a
-diagonal Jacobian is itself a linear scan. Everything below the public functions is time-major.
+diagonal Jacobian is itself a linear scan.
+
+Below the public functions a sequence of states is `(T, n, B, D)`, one of features `(T, 1, B, D)`
+and a weight `(n, 1, D)`. With n last, where it is short, broadcasting over it and summing over it
+would take four to eight times as long.
 """
 
 import math
@@ -30,9 +34,9 @@ def coffee_scan(
     """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
     optional = {"input_matrix": input_matrix, "output_gate": output_gate}
     present = {name: weight for name, weight in optional.items() if weight is not None}
-    recurrence = _Coffee(feedback, tuple(present))
-    weights = [transition, gate, readout, *present.values()]
-    return _scan(recurrence, weights, initial_state, [inputs], recompute)
+    recurrence = _Coffee(feedback, ("transition", "gate", "readout", *present))
+    weights = [_weight(w) for w in (transition, gate, readout, *present.values())]
+    return _scan(recurrence, weights, initial_state, [_features(inputs)], recompute)
 
 
 def selective_scan(
@@ -52,8 +56,9 @@ def selective_scan(
     """
     matrices = (input_matrix, output_matrix)
     recurrence = _Selective(discretization, [m.ndim == 3 for m in matrices])
-    weights = [transition, *(m for m in matrices if m.ndim == 2)]
-    sequences = [inputs, delta, *(m for m in matrices if m.ndim == 3)]
+    weights = [_weight(w) for w in (transition, *(m for m in matrices if m.ndim == 2))]
+    varying = [m.permute(1, 2, 0)[..., None].contiguous() for m in matrices if m.ndim == 3]
+    sequences = [_features(inputs), _features(delta), *varying]
     return _scan(recurrence, weights, initial_state, sequences, recompute)
 
 
@@ -63,47 +68,71 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     return _LinearScan.apply(reverse, decay, inputs, initial_state).transpose(0, 1)
 
 
-# Recurrences. Their methods take one step or a block of steps alike, but for `gradient`.
+def _features(x):
+    return x.transpose(0, 1)[:, None].contiguous()
+
+
+def _weight(x):
+    return x.t()[:, None].contiguous()
+
+
+# Recurrences: `fill` computes a block of states from the first one on, `read` its outputs, and
+# the object that `adjoint` makes goes through the blocks from the last to the first.
 
 
 class _Coffee:
-    def __init__(self, feedback, optional):
-        self.feedback, self.optional = feedback, optional
+    def __init__(self, feedback, names):
+        self.feedback, self.names = feedback, names
 
-    def _named(self, weights):
-        return dict(zip(("transition", "gate", "readout", *self.optional), weights, strict=True))
+    def named(self, weights):
+        return dict(zip(self.names, weights, strict=True))
 
-    def prepare(self, weights, inputs):
-        w, source = self._named(weights), inputs[0][..., None]
-        shape = (*source.shape[:-1], w["gate"].shape[-1])
-        drive = w["input_matrix"] * source if "input_matrix" in w else source.expand(shape)
-        # Contiguous, because an operation on broadcast operands takes twice as long.
-        drive = drive.contiguous()
-        return [drive] if self.feedback else [drive, torch.sigmoid(w["gate"] * source)]
-
-    def advance(self, weights, prepared, state, out):
-        transition, gate, *_ = weights
-        drive, *delta = prepared
-        if self.feedback:
-            delta = [torch.mul(gate, state)]
-        if self.feedback == "sigmoid":
-            delta[0].sigmoid_()
-        change = torch.addcmul(drive, transition, state)
-        torch.addcmul(state, delta[0], change, out=out)
+    def fill(self, weights, inputs, states):
+        w, source = self.named(weights), inputs[0]
+        drive = w["input_matrix"] * source if "input_matrix" in w else source
+        transition, gate, views = w["transition"], w["gate"], states.unbind()
+        delta, change = states.new_empty(2, *states.shape[1:])
+        is_sigmoid = self.feedback == "sigmoid"
+        deltas = [delta] * len(source)
+        if self.feedback is None:
+            deltas = torch.sigmoid(gate * source).unbind()
+        steps = zip(views[:-1], views[1:], drive.unbind(), deltas, strict=True)
+        for before, after, drive_t, delta in steps:
+            if self.feedback:
+                torch.mul(gate, before, out=delta)
+            if is_sigmoid:
+                delta.sigmoid_()
+            torch.addcmul(drive_t, transition, before, out=change)
+            torch.addcmul(before, delta, change, out=after)
 
     def read(self, weights, inputs, state):
-        w = self._named(weights)
-        outputs = (w["readout"] * state).sum(-1)
+        w = self.named(weights)
+        outputs = (w["readout"] * state).sum(1)
         if "output_gate" in w:
-            outputs *= torch.sigmoid((w["output_gate"] * state).sum(-1))
+            outputs *= torch.sigmoid((w["output_gate"] * state).sum(1))
         return outputs
 
-    def gradient(self, weights, inputs, states, grad_outputs, grad_state, buffers):
-        # In place, in buffers that all blocks share: fresh memory costs more than the arithmetic.
-        w, state, source = self._named(weights), states[:-1], inputs[0][..., None]
-        delta, change, slope, spare, adjoint = buffers
-        grads = self._read_gradient(w, states[1:], grad_outputs, adjoint, spare)
-        torch.mul(w["gate"], state if self.feedback else source, out=delta)
+    def adjoint(self, weights, state, size):
+        return _CoffeeAdjoint(self.feedback, self.named(weights), state, size)
+
+
+class _CoffeeAdjoint:
+    """Works in place, in buffers that all blocks share: fresh memory costs more than arithmetic."""
+
+    def __init__(self, feedback, weights, state, size):
+        self.feedback, self.weights = feedback, weights
+        # One total for each step of a block and each sequence, reduced once at the end.
+        self.totals = {name: state.new_zeros(size, *state.shape) for name in weights}
+        self.buffers = state.new_empty(5, size, *state.shape)
+        self.steps = [x.unbind() for x in self.buffers[:2]]
+
+    def block(self, inputs, states, grad_outputs, grad_state):
+        w, (source,), state, count = self.weights, inputs, states[:-1], len(states) - 1
+        adjoint, jacobian, delta, change, slope = self.buffers[:, :count]
+        totals = {name: total[:count] for name, total in self.totals.items()}
+        self._read(totals, states[1:], grad_outputs[:, None], adjoint, spare=change)
+        by = state if self.feedback else source
+        torch.mul(w["gate"], by, out=delta)
         if self.feedback != "linear":
             delta.sigmoid_()
         drive = w["input_matrix"] * source if "input_matrix" in w else source
@@ -113,36 +142,36 @@ class _Coffee:
             slope.copy_(change)
         else:
             torch.addcmul(delta, delta, delta, value=-1, out=slope).mul_(change)
-        torch.mul(delta, w["transition"], out=spare).add_(1)
+        torch.mul(delta, w["transition"], out=jacobian).add_(1)
         if self.feedback:
-            spare.addcmul_(w["gate"], slope)
-        grad_state = _carry_back(adjoint, spare, grad_state)
+            jacobian.addcmul_(w["gate"], slope)
+        grad_state = _carry_back(*(x[:count] for x in self.steps), grad_state)
         grad_drive, grad_gate = delta.mul_(adjoint), slope.mul_(adjoint)
-        grads["transition"] = _total(torch.mul(grad_drive, state, out=spare))
-        by = state if self.feedback else source
-        grads["gate"] = _total(torch.mul(grad_gate, by, out=spare))
-        grad_source = grad_drive
+        totals["transition"].addcmul_(grad_drive, state)
+        totals["gate"].addcmul_(grad_gate, by)
         if "input_matrix" in w:
-            grads["input_matrix"] = _total(torch.mul(grad_drive, source, out=spare))
-            grad_source = grad_drive.mul_(w["input_matrix"])
+            totals["input_matrix"].addcmul_(grad_drive, source)
+            grad_drive.mul_(w["input_matrix"])
         if self.feedback is None:
-            grad_source = grad_source.addcmul_(grad_gate, w["gate"])
-        return grad_state, [*(grads[name] for name in w), grad_source.sum(-1)]
+            grad_drive.addcmul_(grad_gate, w["gate"])
+        return grad_state, [grad_drive.sum(1, keepdim=True)]
 
-    def _read_gradient(self, w, state, grad_outputs, grad_state, spare):
-        """Gradients of `read`: by the state, into `grad_state`, and by its weights."""
-        grad_sum, grads = grad_outputs[..., None], {}
+    def _read(self, totals, state, grad_outputs, adjoint, spare):
+        """Gradients of `read`: by the state, into `adjoint`, and by its weights."""
+        w = self.weights
         if "output_gate" in w:
-            outputs = torch.mul(w["readout"], state, out=spare).sum(-1, keepdim=True)
-            gate = torch.mul(w["output_gate"], state, out=spare).sum(-1, keepdim=True).sigmoid_()
-            grad_gate = grad_sum * outputs * gate * (1 - gate)
-            grad_sum = grad_sum * gate
-            grads["output_gate"] = _total(torch.mul(grad_gate, state, out=spare))
-        grads["readout"] = _total(torch.mul(grad_sum, state, out=spare))
-        torch.mul(grad_sum, w["readout"], out=grad_state)
+            outputs = torch.mul(w["readout"], state, out=spare).sum(1, keepdim=True)
+            gate = torch.mul(w["output_gate"], state, out=spare).sum(1, keepdim=True).sigmoid_()
+            grad_gate = grad_outputs * outputs * gate * (1 - gate)
+            grad_outputs = grad_outputs * gate
+            totals["output_gate"].addcmul_(grad_gate, state)
+        totals["readout"].addcmul_(grad_outputs, state)
+        torch.mul(grad_outputs, w["readout"], out=adjoint)
         if "output_gate" in w:
-            grad_state.addcmul_(grad_gate, w["output_gate"])
-        return grads
+            adjoint.addcmul_(grad_gate, w["output_gate"])
+
+    def grad_weights(self):
+        return [total.sum((0, 2))[:, None] for total in self.totals.values()]
 
 
 class _Selective:
@@ -154,36 +183,52 @@ class _Selective:
 
     def _matrices(self, weights, inputs):
         fixed, varying = list(weights[1:]), list(inputs[2:])
-        return [varying.pop(0)[..., None, :] if v else fixed.pop(0) for v in self.is_varying]
+        return [varying.pop(0) if v else fixed.pop(0) for v in self.is_varying]
 
     def prepare(self, weights, inputs):
-        source, delta = (x[..., None] for x in inputs[:2])
+        source, delta, *_ = inputs
         decay, gain = self.discretize(weights[0], delta)
-        return [decay, gain * self._matrices(weights, inputs)[0] * source]
+        return decay, gain * self._matrices(weights, inputs)[0] * source
 
-    def advance(self, weights, prepared, state, out):
-        decay, drive = prepared
-        torch.addcmul(drive, decay, state, out=out)
+    def fill(self, weights, inputs, states):
+        views, prepared = states.unbind(), self.prepare(weights, inputs)
+        steps = zip(views[:-1], views[1:], *(x.unbind() for x in prepared), strict=True)
+        for before, after, decay, drive in steps:
+            torch.addcmul(drive, decay, before, out=after)
 
     def read(self, weights, inputs, state):
-        return (self._matrices(weights, inputs)[1] * state).sum(-1)
+        return (self._matrices(weights, inputs)[1] * state).sum(1)
 
-    def gradient(self, weights, inputs, states, grad_outputs, grad_state, buffers):
-        sources = [x.detach().requires_grad_() for x in (*weights, *inputs)]
-        weights, inputs = sources[: len(weights)], sources[len(weights) :]
+    def adjoint(self, weights, state, size):
+        return _SelectiveAdjoint(self, weights)
+
+
+class _SelectiveAdjoint:
+    def __init__(self, recurrence, weights):
+        self.recurrence, self.weights = recurrence, weights
+        self.totals = [torch.zeros_like(w) for w in weights]
+
+    def block(self, inputs, states, grad_outputs, grad_state):
+        count = len(self.weights)
+        sources = [x.detach().requires_grad_() for x in (*self.weights, *inputs)]
         state = states[1:].detach().requires_grad_()
         with torch.enable_grad():
-            decay, drive = self.prepare(weights, inputs)
-            outputs = self.read(weights, inputs, state)
+            decay, drive = self.recurrence.prepare(sources[:count], sources[count:])
+            outputs = self.recurrence.read(sources[:count], sources[count:], state)
         (adjoint,) = torch.autograd.grad(outputs, state, grad_outputs, retain_graph=True)
-        grad_state = _carry_back(adjoint, decay.detach(), grad_state)
+        grad_state = _carry_back(adjoint.unbind(), decay.detach().unbind(), grad_state)
         grads = torch.autograd.grad(
             [decay, drive, outputs],
             sources,
             [adjoint * states[:-1], adjoint, grad_outputs],
             materialize_grads=True,
         )
-        return grad_state, grads
+        for total, grad in zip(self.totals, grads, strict=False):
+            total += grad
+        return grad_state, grads[count:]
+
+    def grad_weights(self):
+        return [total.sum(1, keepdim=True) for total in self.totals]
 
 
 def _forward_euler(transition, delta):
@@ -198,95 +243,93 @@ def _zero_order_hold(transition, delta):
 def _expm1_ratio(x):
     """(e^x - 1) / x, with value and derivative right through x = 0."""
     small = x.abs() < 0.1
+    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    near, far = torch.where(small, x, 0), torch.where(small, 1, x)
     series = torch.ones_like(x)
     for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
-        series = 1 + series * x / k
-    safe = torch.where(small, 1, x)
-    return torch.where(small, series, torch.expm1(safe) / safe)
+        series = 1 + series * near / k
+    return torch.where(small, series, torch.expm1(far) / far)
 
 
 # The driver.
 
 
 def _scan(recurrence, weights, state, inputs, recompute):
-    length = inputs[0].shape[1]
+    length = len(inputs[0])
     size = max(1, min(length, _BLOCK_ELEMENTS // max(1, state.numel())))
     if recompute:
         size = max(1, math.isqrt(length))
-    tensors = [state, *weights, *(x.transpose(0, 1) for x in inputs)]
+    tensors = [state.permute(2, 0, 1), *weights, *inputs]
     # Decided here, because inside an autograd function gradients always look switched off.
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     keep = ("starts" if recompute else "states") if keep else None
     outputs, final_state = _Scan.apply(recurrence, len(weights), size, keep, *tensors)
-    return outputs.transpose(0, 1), final_state
+    return outputs.transpose(0, 1), final_state.permute(1, 2, 0)
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, recurrence, weight_count, size, keep, state, *tensors):
         weights, inputs = tensors[:weight_count], tensors[weight_count:]
-        kept, outputs = [], []
-        for block in zip(*(x.split(size) for x in inputs), strict=True):
-            states = _block_states(recurrence, weights, state, block)
-            outputs.append(recurrence.read(weights, block, states[1:]))
-            state = states[-1]
-            if keep:
-                kept.append(states if keep == "states" else states[0].clone())
-        # A copy, so that the last state does not keep its block alive.
-        state = state.clone()
+        weights = [w.expand(state.shape).contiguous() for w in weights]
+        length = len(inputs[0])
+        # Blocks overlap by one state, so that each finds the state before its first step.
+        states = state.new_empty((length if keep == "states" else size) + 1, *state.shape)
+        outputs, starts = inputs[0].new_empty(length, *inputs[0].shape[2:]), []
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            first = start if keep == "states" else 0
+            block = states[first : first + stop - start + 1]
+            block[0] = state
+            if keep == "starts":
+                starts.append(state)
+            steps = [x[start:stop] for x in inputs]
+            recurrence.fill(weights, steps, block)
+            outputs[start:stop] = recurrence.read(weights, steps, block[1:])
+            # A copy, so that the last state does not keep its block alive.
+            state = block[-1].clone()
         if keep:
+            kept = starts if keep == "starts" else [states]
             ctx.save_for_backward(*tensors, *kept)
             ctx.recurrence, ctx.weight_count, ctx.size = recurrence, weight_count, size
             ctx.keep, ctx.tensor_count = keep, len(tensors)
-        return torch.cat(outputs), state
+        return outputs, state
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_outputs, grad_state):
         tensors, kept = ctx.saved_tensors[: ctx.tensor_count], ctx.saved_tensors[ctx.tensor_count :]
         weights, inputs = tensors[: ctx.weight_count], tensors[ctx.weight_count :]
-        blocks = zip(*(x.split(ctx.size) for x in (*inputs, grad_outputs)), kept, strict=True)
-        buffers = grad_state.new_empty(5, ctx.size, *grad_state.shape)
-        grad_weights, grad_inputs = [torch.zeros_like(w) for w in weights], []
-        for *block, grad_block, states in reversed(list(blocks)):
+        length, size = len(inputs[0]), ctx.size
+        weights = [w.expand(grad_state.shape).contiguous() for w in weights]
+        grad_outputs, grad_inputs = grad_outputs.contiguous(), [torch.empty_like(x) for x in inputs]
+        adjoint = ctx.recurrence.adjoint(weights, grad_state.contiguous(), size)
+        if ctx.keep == "starts":
+            buffer = grad_state.new_empty(size + 1, *grad_state.shape)
+        for start in reversed(range(0, length, size)):
+            stop = min(start + size, length)
+            steps = [x[start:stop] for x in inputs]
             if ctx.keep == "starts":
-                states = _block_states(ctx.recurrence, weights, states, block)
-            grad_state, grads = ctx.recurrence.gradient(
-                weights, block, states, grad_block, grad_state, buffers[:, : len(grad_block)]
-            )
-            for total, grad in zip(grad_weights, grads, strict=False):
-                total += grad
-            grad_inputs.append(grads[len(weights) :])
-        grad_inputs = [torch.cat(x[::-1]) for x in zip(*grad_inputs, strict=True)]
-        return None, None, None, None, grad_state, *grad_weights, *grad_inputs
+                states = buffer[: stop - start + 1]
+                states[0] = kept[start // size]
+                ctx.recurrence.fill(weights, steps, states)
+            else:
+                states = kept[0][start : stop + 1]
+            grad_state, grads = adjoint.block(steps, states, grad_outputs[start:stop], grad_state)
+            for whole, grad in zip(grad_inputs, grads, strict=True):
+                whole[start:stop] = grad
+        return None, None, None, None, grad_state, *adjoint.grad_weights(), *grad_inputs
 
 
-def _block_states(recurrence, weights, state, inputs):
-    """The state before the block and after each of its steps."""
-    prepared = recurrence.prepare(weights, inputs)
-    states = state.new_empty(len(inputs[0]) + 1, *state.shape)
-    states[0] = state
-    views = states.unbind()
-    steps = zip(*(x.unbind() for x in prepared), strict=True)
-    for before, after, step in zip(views[:-1], views[1:], steps, strict=True):
-        recurrence.advance(weights, step, before, after)
-    return states
-
-
-def _carry_back(adjoint, jacobian, grad_state):
-    """Adds to each step's `adjoint`, in place, what later steps contribute to it.
+def _carry_back(adjoints, jacobians, grad_state):
+    """Adds to each step's adjoint, in place, what later steps contribute to it.
 
     l_t = g_t + J_{t+1} l_{t+1}; returns J_0 l_0, the gradient of the state before the block.
     """
-    steps, jacobians = adjoint.unbind(), jacobian.unbind()
-    steps[-1].add_(grad_state)
-    for t in range(len(steps) - 2, -1, -1):
-        steps[t].addcmul_(steps[t + 1], jacobians[t + 1])
-    return steps[0] * jacobians[0]
-
-
-def _total(x):
-    return x.sum((0, 1))
+    adjoints[-1].add_(grad_state)
+    for t in range(len(adjoints) - 2, -1, -1):
+        adjoints[t].addcmul_(adjoints[t + 1], jacobians[t + 1])
+    return adjoints[0] * jacobians[0]
 
 
 class _LinearScan(torch.autograd.Function):

@@ -34,9 +34,10 @@ def forward_euler(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _expm1_ratio(x: Tensor) -> Tensor:
-    small = ops.abs(x) < 0.1
-    series = ops.ones_like(x)
+    small, one = ops.abs(x) < 0.1, ops.ones_like(x)
+    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    near, far = ops.where(small, x, ops.zeros_like(x)), ops.where(small, one, x)
+    series = one
     for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
-        series = 1 + series * x / k
-    safe = ops.where(small, ops.ones_like(x), x)
-    return ops.where(small, series, ops.expm1(safe) / safe)
+        series = 1 + series * near / k
+    return ops.where(small, series, ops.expm1(far) / far)
