@@ -158,7 +158,13 @@ def make_parser():
     add("--steps", default=10_000, help="training steps in an epoch, as the paper counts them")
     add("--validate-every", default=1000, help="training steps in one of the epochs Keras shows")
     add("--seed", type=int, default=0, help="of the weights, the sequences and the trigger")
-    add("--output", type=pathlib.Path, default="outputs/induction_head", metavar="DIR", help="")
+    add(
+        "--output",
+        type=pathlib.Path,
+        default="outputs/induction_head",
+        metavar="DIR",
+        help="where to write",
+    )
     rate_help = "of Adam (default: 0.003 for s6, else 0.01)"
     add("--learning-rate", type=positive_number, default=argparse.SUPPRESS, help=rate_help)
     unit_help = "symbol whose vector is fixed to ones; auto: 0 for coffee…, none for the others"

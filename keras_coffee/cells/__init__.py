@@ -1,4 +1,4 @@
-"""The mathematics of one step: what the recurrences are, with no loop and no weights of their own."""
+"""The mathematics of one step: what the recurrences are, without loops."""
 
 from keras_coffee.cells.coffee import CoffeeCell as CoffeeCell
 from keras_coffee.cells.readout import read_state as read_state

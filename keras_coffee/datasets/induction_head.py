@@ -64,7 +64,6 @@ class InductionHead(keras.utils.PyDataset):
             length of `trigger`, or `length` leaves fewer than `max(1, noise_length)` for noise.
 
     Example:
-
     >>> dataset = InductionHead(length=8, trigger=[3, 5], target_length=2, batch_size=4)
     >>> symbols, targets = dataset[0]
     >>> symbols.shape, targets.shape

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_coffee import constraints, initializers, solvers
 from keras_coffee._typing import Tensor
+from keras_coffee.layers.arguments import positive_integer
 
 
 class WeightSpec(NamedTuple):
@@ -43,11 +44,7 @@ class Recurrence(keras.layers.Layer, abc.ABC):
             for kind, module in _RULES.items()
         }
         super().__init__(**kwargs)
-        if not _is_positive_integer(n):
-            raise ValueError(
-                f"`n`, the number of states per feature, must be a positive integer, received {n!r}."
-            )
-        self.n = int(n)
+        self.n = positive_integer("n", n)
         self.return_sequences = return_sequences
         self.solver = solver if isinstance(solver, str) else solvers.get(solver)
         solvers.get(solver)
@@ -117,7 +114,3 @@ _RULES = {
     "regularizer": keras.regularizers,
     "constraint": constraints,
 }
-
-
-def _is_positive_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

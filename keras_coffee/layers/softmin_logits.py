@@ -10,11 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.symbol_embedding import (
-    SymbolEmbedding,
-    at_least_float32,
-    positive_integer,
-)
+from keras_coffee.layers.arguments import at_least_float32, positive_integer
+from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
 # Differences are brought near 1 before they are squared. These powers of two leave their squares
 # representable over the whole range of the dtype, subnormal numbers included, and leave room for

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_coffee import constraints, initializers
 from keras_coffee._typing import Tensor
+from keras_coffee.layers.arguments import at_least_float32, is_integer, positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -152,7 +153,7 @@ class SymbolEmbedding(keras.layers.Layer):
     def _checked_unit_symbol(self, symbol: int | None) -> int | None:
         if symbol is None:
             return None
-        if not _is_integer(symbol) or not 0 <= symbol < self.vocabulary_size:
+        if not is_integer(symbol) or not 0 <= symbol < self.vocabulary_size:
             raise ValueError(
                 f"`unit_symbol` must be None or an integer in [0, {self.vocabulary_size}), a "
                 f"symbol of the vocabulary; received {symbol!r}."
@@ -181,27 +182,6 @@ class SymbolEmbedding(keras.layers.Layer):
                 "from 0, or raise `vocabulary_size`."
             )
         return symbols
-
-
-def positive_integer(name: str, value: Any) -> int:
-    """Returns `value` as an int, or raises a ValueError that calls it `name`."""
-    if not _is_integer(value) or value <= 0:
-        raise ValueError(
-            f"`{name}` must be a positive integer; received {value!r} of type "
-            f"{type(value).__name__}."
-        )
-    return int(value)
-
-
-def at_least_float32(*tensors: Tensor) -> str:
-    """Names float64 if one of the tensors has it, float32 otherwise."""
-    # keras.backend.result_type would name float32 for float64 on JAX and PyTorch.
-    dtypes = {keras.backend.standardize_dtype(tensor.dtype) for tensor in tensors}
-    return "float64" if "float64" in dtypes else "float32"
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_known(inputs: Any) -> bool:

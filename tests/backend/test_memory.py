@@ -9,7 +9,6 @@ import re
 import keras
 import numpy as np
 import pytest
-from gradients import value_and_gradients
 from scans import coffee_arrays, selective_arrays
 
 from keras_coffee.ops import coffee_scan, selective_scan
@@ -49,7 +48,7 @@ def inference_bytes(run, arrays):
         case "tensorflow":
             return _tensorflow_bytes(run, arrays)
         case "torch":
-            return _torch_bytes(lambda tensors: run(*tensors), arrays)
+            return _torch_bytes(run, arrays, requires_grad=False)
 
 
 def training_bytes(run, arrays):
@@ -57,27 +56,77 @@ def training_bytes(run, arrays):
     loss = loss_of(run)
     match keras.config.backend():
         case "jax":
-            import jax
-
-            return _jax_bytes(jax.grad(loss, tuple(range(len(arrays)))), arrays)
+            return _jax_bytes(_jax_gradients(loss), arrays)
         case "tensorflow":
-            import tensorflow as tf
-
-            def gradients(*tensors):
-                with tf.GradientTape() as tape:
-                    tape.watch(tensors)
-                    value = loss(*tensors)
-                return tape.gradient(value, tensors)
-
-            return _tensorflow_bytes(gradients, arrays)
+            return _tensorflow_bytes(_tensorflow_gradients(loss), arrays)
         case "torch":
-            return _torch_bytes(lambda tensors: loss(*tensors).backward(), arrays, True)
+            return _torch_bytes(lambda *x: loss(*x).backward(), arrays, requires_grad=True)
+
+
+def kept_bytes(run, arrays):
+    """What stays from the forward pass for the gradients, the arguments themselves included."""
+    match keras.config.backend():
+        case "jax":
+            return _jax_kept(run, arrays)
+        case "tensorflow":
+            return _tensorflow_kept(loss_of(run), arrays)
+        case "torch":
+            return _torch_kept(run, arrays)
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_inference_keeps_no_trajectory(name):
+    assert inference_bytes(*case(name)) < 0.5 * TRAJECTORY
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_training_holds_one_trajectory_and_no_second_tensor_of_its_size(name):
+    assert TRAJECTORY < training_bytes(*case(name)) < 1.75 * TRAJECTORY
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (512, 16, 16, 32)], ids=["long", "wide"])
+@pytest.mark.parametrize("name", SCANS)
+def test_the_trajectory_is_kept_once(name, shape):
+    trajectory = 4 * np.prod(shape)
+    assert trajectory <= kept_bytes(*case(name, shape)) < 1.5 * trajectory
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_recompute_keeps_about_one_state_in_the_root_of_the_length(name):
+    assert kept_bytes(*case(name, recompute=True)) < (8 / N + 4 * LENGTH**-0.5) * TRAJECTORY
+    recomputed, stored = training_bytes(*case(name, recompute=True)), training_bytes(*case(name))
+    assert recomputed < 0.75 * stored
+
+
+def _jax_gradients(loss):
+    import jax
+
+    return lambda *arrays: jax.grad(loss, tuple(range(len(arrays))))(*arrays)
 
 
 def _jax_bytes(function, arrays):
     import jax
 
     return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+
+
+def _jax_kept(run, arrays):
+    import jax
+
+    _, gradients = jax.vjp(run, *map(jax.numpy.asarray, arrays))
+    return sum(x.nbytes for x in jax.tree.leaves(gradients))
+
+
+def _tensorflow_gradients(loss):
+    import tensorflow as tf
+
+    def gradients(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            value = loss(*tensors)
+        return tape.gradient(value, tensors)
+
+    return gradients
 
 
 def _tensorflow_bytes(function, arrays):
@@ -100,13 +149,44 @@ def _tensorflow_bytes(function, arrays):
     return sum(made)
 
 
-def _torch_bytes(function, arrays, requires_grad=False):
+def _tensorflow_kept(loss, arrays):
+    import tensorflow as tf
+
+    @tf.function
+    def kept(*tensors):
+        _tensorflow_gradients(loss)(*tensors)
+        # The forward pass is the first call of a compiled function; what it passes on, it returns.
+        operations = tf.compat.v1.get_default_graph().get_operations()
+        forward = next(op for op in operations if op.type.endswith("PartitionedCall"))
+        sizes = [tf.size(x, tf.int64) * x.dtype.size for x in forward.outputs if x.dtype.size]
+        return tf.add_n(sizes)
+
+    return int(kept(*map(tf.constant, arrays)))
+
+
+def _torch_bytes(function, arrays, *, requires_grad):
     import torch
 
     tensors = [torch.tensor(array, requires_grad=requires_grad) for array in arrays]
     with _live_bytes(tensors) as live, torch.set_grad_enabled(requires_grad):
-        function(tensors)
+        function(*tensors)
     return live.peak
+
+
+def _torch_kept(run, arrays):
+    import torch
+
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        results = run(*(torch.tensor(array, requires_grad=True) for array in arrays))
+    assert all(result.requires_grad for result in results)
+    return sum(storages.values())
 
 
 def _live_bytes(arguments):

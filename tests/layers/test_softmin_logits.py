@@ -417,7 +417,7 @@ def test_last_needs_a_time_axis():
 
 @pytest.mark.parametrize("last", [0, -1, 1.0, True, "1"])
 def test_last_is_a_positive_integer(last):
-    with pytest.raises(ValueError, match="`last` must be a positive integer; received"):
+    with pytest.raises(ValueError, match="`last` must be a positive integer, received"):
         SoftminLogits(SymbolEmbedding(VOCABULARY, DIM), last=last)
 
 

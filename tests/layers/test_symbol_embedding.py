@@ -250,7 +250,7 @@ def test_config_round_trip():
 @pytest.mark.parametrize("name", ["vocabulary_size", "dim"])
 def test_sizes_are_positive_integers(name, size):
     sizes = {"vocabulary_size": 9, "dim": 16, name: size}
-    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer; received"):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a positive integer, received"):
         SymbolEmbedding(**sizes)
 
 

@@ -1,0 +1,30 @@
+"""Checks that the layers share."""
+
+import numbers
+from typing import Any
+
+import keras
+
+from keras_coffee._typing import Tensor
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """The value as an int, if it is an integer above zero; booleans are none."""
+    if not is_integer(value) or value <= 0:
+        raise ValueError(
+            f"`{name}` must be a positive integer, received {value!r} of type "
+            f"{type(value).__name__}."
+        )
+    return int(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer of Python or NumPy, and no boolean."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def at_least_float32(*tensors: Tensor) -> str:
+    """Names float64 if one of the tensors has it, float32 otherwise."""
+    # keras.backend.result_type would name float32 for float64 on JAX and PyTorch.
+    dtypes = {keras.backend.standardize_dtype(tensor.dtype) for tensor in tensors}
+    return "float64" if "float64" in dtypes else "float32"

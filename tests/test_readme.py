@@ -1,0 +1,39 @@
+import re
+from pathlib import Path
+
+import keras
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_example_runs_and_learns(monkeypatch, tmp_path):
+    (code,) = (block for language, block in BLOCKS if language == "python")
+    # The example chooses a backend, too late here: Keras is imported. It must not stay chosen.
+    monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["model"].history.history["val_accuracy"][-1] > 0.9
+
+
+def test_the_backend_is_chosen_before_keras_is_imported():
+    assert README.index('os.environ["KERAS_BACKEND"]') < README.index("import keras")
+
+
+@pytest.mark.parametrize("file", re.findall(r"\]\((?!http)([^)#]+)", README))
+def test_linked_files_exist(file):
+    assert (ROOT / file).is_file()
+
+
+def test_ci_runs_what_the_readme_names_and_make_knows():
+    def targets(text):
+        return set(re.findall(r"\bmake ([a-z]\S*)", text))
+
+    rules = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = targets("".join(block for language, block in BLOCKS if language == "sh"))
+    assert targets((ROOT / ".ci/run").read_text()) <= named <= set(rules)
+    assert named >= {"demo", "test"}
