@@ -145,7 +145,8 @@ class _CoffeeAdjoint:
         torch.mul(delta, w["transition"], out=jacobian).add_(1)
         if self.feedback:
             jacobian.addcmul_(w["gate"], slope)
-        grad_state = _carry_back(*(x[:count] for x in self.steps), grad_state)
+        adjoints, jacobians = (x[:count] for x in self.steps)
+        grad_state = _carry_back(adjoints, jacobians, grad_state)
         grad_drive, grad_gate = delta.mul_(adjoint), slope.mul_(adjoint)
         totals["transition"].addcmul_(grad_drive, state)
         totals["gate"].addcmul_(grad_gate, by)
@@ -270,8 +271,8 @@ def _scan(recurrence, weights, state, inputs, recompute):
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, recurrence, weight_count, size, keep, state, *tensors):
-        weights, inputs = tensors[:weight_count], tensors[weight_count:]
-        weights = [w.expand(state.shape).contiguous() for w in weights]
+        inputs = tensors[weight_count:]
+        weights = [w.expand(state.shape).contiguous() for w in tensors[:weight_count]]
         length = len(inputs[0])
         # Blocks overlap by one state, so that each finds the state before its first step.
         states = state.new_empty((length if keep == "states" else size) + 1, *state.shape)
@@ -299,9 +300,9 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_outputs, grad_state):
         tensors, kept = ctx.saved_tensors[: ctx.tensor_count], ctx.saved_tensors[ctx.tensor_count :]
-        weights, inputs = tensors[: ctx.weight_count], tensors[ctx.weight_count :]
+        inputs = tensors[ctx.weight_count :]
         length, size = len(inputs[0]), ctx.size
-        weights = [w.expand(grad_state.shape).contiguous() for w in weights]
+        weights = [w.expand(grad_state.shape).contiguous() for w in tensors[: ctx.weight_count]]
         grad_outputs, grad_inputs = grad_outputs.contiguous(), [torch.empty_like(x) for x in inputs]
         adjoint = ctx.recurrence.adjoint(weights, grad_state.contiguous(), size)
         if ctx.keep == "starts":
