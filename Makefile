@@ -11,7 +11,11 @@ PACKAGE_tensorflow := tensorflow-cpu
 PACKAGE_torch := torch
 
 RUN := .venv/bin/python
-INSTALL := $(RUN) -m pip install --quiet --constraint constraints.txt
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
+	--constraint constraints.txt
+
+# An environment that could not be made whole is removed, and made anew next time.
+.DELETE_ON_ERROR:
 
 .PHONY: demo test lint format bench clean $(BACKENDS:%=test-%) $(BACKENDS:%=bench-%)
 

@@ -1,0 +1,129 @@
+"""Scans inside a framework's own transformations and with shapes unknown until they run."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from scans import coffee_arrays, selective_arrays
+
+from keras_coffee.ops import coffee_scan, linear_scan, selective_scan
+
+DIM, N = 3, 2
+
+
+def only_on(backend):
+    return pytest.mark.skipif(keras.config.backend() != backend, reason=f"of {backend}")
+
+
+def linear(inputs, delta, **others):
+    return linear_scan(ops.exp(-delta), inputs)
+
+
+def coffee(inputs, delta, **others):
+    weights = coffee_arrays((1, 1, DIM, N))
+    del weights["inputs"], weights["initial_state"]
+    return coffee_scan(inputs + delta, **weights)[0]
+
+
+def selective(inputs, delta, **others):
+    weights = selective_arrays((1, 1, DIM, N), varying=(False, False))
+    names = "transition", "input_matrix", "output_matrix"
+    return selective_scan(inputs, delta, *(weights[name] for name in names))[0]
+
+
+SCANS = pytest.mark.parametrize("scan", [coffee, selective, linear])
+
+
+def sequences(batch, length):
+    arrays = selective_arrays((batch, length, DIM, N), input_scale=1.0)
+    return arrays["inputs"], arrays["delta"]
+
+
+@only_on("tensorflow")
+@pytest.mark.parametrize("jit_compile", [False, True])
+@SCANS
+def test_unknown_batch_and_length(scan, jit_compile):
+    import tensorflow as tf
+
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, DIM))] * 2, jit_compile=jit_compile)
+    def value_and_gradients(inputs, delta):
+        traces.append(inputs.shape)
+        with tf.GradientTape() as tape:
+            tape.watch((inputs, delta))
+            outputs = scan(inputs, delta)
+            loss = tf.reduce_sum(outputs**2)
+        assert outputs.shape.as_list() == [None, None, DIM]
+        return outputs, *tape.gradient(loss, (inputs, delta))
+
+    for shape in ((2, 7), (3, 4)):
+        inputs, delta = map(tf.constant, sequences(*shape))
+        with tf.GradientTape() as tape:
+            tape.watch((inputs, delta))
+            outputs = scan(inputs, delta)
+            loss = tf.reduce_sum(outputs**2)
+        expected = outputs, *tape.gradient(loss, (inputs, delta))
+        for actual, e in zip(value_and_gradients(inputs, delta), expected, strict=True):
+            np.testing.assert_allclose(actual, e, rtol=1e-5, atol=1e-5)
+    assert len(traces) == 1
+
+
+@only_on("tensorflow")
+@SCANS
+def test_known_shapes_stay_known(scan):
+    # After calls of several shapes, too: layers that come later may need to know.
+    import tensorflow as tf
+
+    for shape in ((1, 2), (2, 3)):
+        scan(*map(tf.constant, sequences(*shape)))
+
+    @tf.function
+    def shape_of(inputs, delta):
+        assert scan(inputs, delta).shape.as_list() == [4, 5, DIM]
+        return 0
+
+    shape_of(*map(tf.constant, sequences(4, 5)))
+
+
+@only_on("jax")
+@SCANS
+def test_vmap_with_gradients(scan):
+    import jax
+
+    def gradients(inputs, delta):
+        return jax.grad(lambda *x: (scan(*x) ** 2).sum(), (0, 1))(inputs, delta)
+
+    pairs = [sequences(2, 5), [x[::-1] for x in sequences(2, 5)]]
+    stacked = [np.stack(x) for x in zip(*pairs, strict=True)]
+    outputs, grads = jax.vmap(scan)(*stacked), jax.jit(jax.vmap(gradients))(*stacked)
+    for k, pair in enumerate(pairs):
+        np.testing.assert_allclose(outputs[k], scan(*pair), rtol=1e-5, atol=1e-5)
+        for actual, expected in zip(grads, gradients(*pair), strict=True):
+            np.testing.assert_allclose(actual[k], expected, rtol=1e-5, atol=1e-5)
+
+
+@only_on("torch")
+@SCANS
+def test_gradients_of_some_arguments_and_of_none(scan):
+    import torch
+
+    inputs, delta = map(torch.tensor, sequences(2, 5))
+    assert not scan(inputs, delta).requires_grad
+    with torch.no_grad():
+        assert not scan(inputs.requires_grad_(), delta).requires_grad
+    (scan(inputs, delta) ** 2).sum().backward()
+    partial, inputs.grad = inputs.grad, None
+    (scan(inputs, delta.requires_grad_()) ** 2).sum().backward()
+    torch.testing.assert_close(inputs.grad, partial)
+
+
+@only_on("torch")
+@SCANS
+def test_second_derivatives_are_refused(scan):
+    import torch
+
+    inputs, delta = (torch.tensor(x, requires_grad=True) for x in sequences(2, 5))
+    (grad,) = torch.autograd.grad((scan(inputs, delta) ** 2).sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
