@@ -15,17 +15,17 @@ def only_on(backend):
     return pytest.mark.skipif(keras.config.backend() != backend, reason=f"of {backend}")
 
 
-def linear(inputs, delta, **others):
+def linear(inputs, delta):
     return linear_scan(ops.exp(-delta), inputs)
 
 
-def coffee(inputs, delta, **others):
+def coffee(inputs, delta):
     weights = coffee_arrays((1, 1, DIM, N))
     del weights["inputs"], weights["initial_state"]
     return coffee_scan(inputs + delta, **weights)[0]
 
 
-def selective(inputs, delta, **others):
+def selective(inputs, delta):
     weights = selective_arrays((1, 1, DIM, N), varying=(False, False))
     names = "transition", "input_matrix", "output_matrix"
     return selective_scan(inputs, delta, *(weights[name] for name in names))[0]
@@ -39,6 +39,20 @@ def sequences(batch, length):
     return arrays["inputs"], arrays["delta"]
 
 
+def tensorflow_gradients(scan, inputs, delta, **options):
+    import tensorflow as tf
+
+    with tf.GradientTape(**options) as tape:
+        tape.watch((inputs, delta))
+        loss = tf.reduce_sum(scan(inputs, delta) ** 2)
+    return tape.gradient(loss, (inputs, delta))
+
+
+def assert_close(actual, expected):
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
 @only_on("tensorflow")
 @pytest.mark.parametrize("jit_compile", [False, True])
 @SCANS
@@ -48,25 +62,39 @@ def test_unknown_batch_and_length(scan, jit_compile):
     traces = []
 
     @tf.function(input_signature=[tf.TensorSpec((None, None, DIM))] * 2, jit_compile=jit_compile)
-    def value_and_gradients(inputs, delta):
+    def outputs_and_gradients(inputs, delta):
         traces.append(inputs.shape)
-        with tf.GradientTape() as tape:
-            tape.watch((inputs, delta))
-            outputs = scan(inputs, delta)
-            loss = tf.reduce_sum(outputs**2)
+        outputs = scan(inputs, delta)
         assert outputs.shape.as_list() == [None, None, DIM]
-        return outputs, *tape.gradient(loss, (inputs, delta))
+        return outputs, *tensorflow_gradients(scan, inputs, delta)
 
     for shape in ((2, 7), (3, 4)):
         inputs, delta = map(tf.constant, sequences(*shape))
-        with tf.GradientTape() as tape:
-            tape.watch((inputs, delta))
-            outputs = scan(inputs, delta)
-            loss = tf.reduce_sum(outputs**2)
-        expected = outputs, *tape.gradient(loss, (inputs, delta))
-        for actual, e in zip(value_and_gradients(inputs, delta), expected, strict=True):
-            np.testing.assert_allclose(actual, e, rtol=1e-5, atol=1e-5)
+        expected = scan(inputs, delta), *tensorflow_gradients(scan, inputs, delta)
+        assert_close(outputs_and_gradients(inputs, delta), expected)
     assert len(traces) == 1
+
+
+@only_on("tensorflow")
+@SCANS
+def test_gradients_by_many_tapes_in_a_function_and_out_of_it(scan):
+    # TensorFlow prepares one compiled function for all of these.
+    import tensorflow as tf
+
+    inputs, delta = map(tf.constant, sequences(2, 3))
+
+    def two_tapes():
+        with tf.GradientTape() as first, tf.GradientTape() as second:
+            first.watch(inputs)
+            second.watch(delta)
+            loss = tf.reduce_sum(scan(inputs, delta) ** 2)
+        return first.gradient(loss, inputs), second.gradient(loss, delta)
+
+    expected = tf.function(tensorflow_gradients)(scan, inputs, delta)
+    assert_close(tensorflow_gradients(scan, inputs, delta), expected)
+    assert_close(tensorflow_gradients(scan, inputs, delta, persistent=True), expected)
+    assert_close(two_tapes(), expected)
+    assert_close(tf.function(two_tapes)(), expected)
 
 
 @only_on("tensorflow")
@@ -98,9 +126,7 @@ def test_vmap_with_gradients(scan):
     stacked = [np.stack(x) for x in zip(*pairs, strict=True)]
     outputs, grads = jax.vmap(scan)(*stacked), jax.jit(jax.vmap(gradients))(*stacked)
     for k, pair in enumerate(pairs):
-        np.testing.assert_allclose(outputs[k], scan(*pair), rtol=1e-5, atol=1e-5)
-        for actual, expected in zip(grads, gradients(*pair), strict=True):
-            np.testing.assert_allclose(actual[k], expected, rtol=1e-5, atol=1e-5)
+        assert_close((outputs[k], *(g[k] for g in grads)), (scan(*pair), *gradients(*pair)))
 
 
 @only_on("torch")
