@@ -9,6 +9,9 @@ PACKAGE_jax := jax
 # The package without GPU support; where there is none, as on macOS: PACKAGE_tensorflow=tensorflow
 PACKAGE_tensorflow := tensorflow-cpu
 PACKAGE_torch := torch
+# PyPI's PyTorch for Linux is the one for GPUs, some gigabytes with all it brings. It is installed
+# only where this index is out of reach.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 RUN := .venv/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
@@ -43,6 +46,13 @@ $(BACKENDS:%=bench-%): bench-%: .venv/installed-dev
 
 $(RUN):
 	$(PYTHON) -m venv .venv
+
+.venv/installed-demo-torch .venv/installed-dev: .venv/installed-torch
+
+.venv/installed-torch: constraints.txt | $(RUN)
+	$(INSTALL) --no-deps --retries 1 --index-url $(TORCH_INDEX) torch 2> /dev/null || \
+		echo "$(TORCH_INDEX) is out of reach; PyPI's PyTorch comes instead."
+	touch $@
 
 .venv/installed-demo-%: pyproject.toml constraints.txt | $(RUN)
 	$(INSTALL) --editable ".[plots]" $(PACKAGE_$*)

@@ -4,8 +4,8 @@
     5 2 7 3 3 ‖ 1       ‖ 4      ‖ 6 6 2 5 3 7 2 5 ‖ 1           4
 
 Where the trigger stands and what follows it differs from sequence to sequence, so a model has to
-notice it in passing and keep the symbol after it. COFFEE does, with 512 parameters; S6, whose
-gate sees the input but not the state, answers about two thirds right.
+notice it in passing and keep the symbol after it. COFFEE learns to, with 512 parameters; S6, whose
+gate sees the input but not the state, gets two thirds right after a hundred times the training.
 
     KERAS_BACKEND=jax python examples/induction_head.py
     KERAS_BACKEND=jax python examples/induction_head.py --model s6

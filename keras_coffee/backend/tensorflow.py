@@ -15,7 +15,7 @@ def _compiled(function):
     Keras does not compile models on machines without a GPU, and an op-by-op loop is five to ten
     times slower there. So each scan is a compiled function of its own.
     """
-    compiled = tf.function(function, jit_compile=True, reduce_retracing=True, autograph=False)
+    compiled = tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -140,30 +140,74 @@ def _expm1_ratio(x):
 # The driver.
 
 
-def _scan(step, weights, state, inputs, recompute):
-    """Outputs `(B, T, ...)` and the final state, from inputs `(B, T, ...)`.
+def _differentiable_once(forward, backward, *arguments):
+    """Calls `forward(*arguments) -> results, kept`, with `backward` as its gradient.
 
-    The gradient takes nothing from the forward pass but floating-point tensors. Integers, even
-    those of a transposition or a length, would have to be known when XLA compiles, and when a
-    compiled function calls this one, TensorFlow then takes all arguments for constants and
+    `backward(kept, arguments, grads)` gets floating-point tensors only. Integers of the forward
+    pass, even those of a transposition or a length, would have to be known when XLA compiles, and
+    when a compiled function calls this one, TensorFlow then takes all arguments for constants and
     compiles again at every step.
+
+    Second derivatives are NaN. TensorFlow prepares them even where nobody asks, under a persistent
+    tape for instance, and cannot for loops that XLA compiles; so it must not see these.
     """
-    run = _recomputed if recompute else _stored
 
     @tf.custom_gradient
-    def scan(state, *tensors):
-        weights_ = list(tensors[: len(weights)])
-        inputs_ = [_swap(x) for x in tensors[len(weights) :]]
-        outputs, final_state, backward = run(step, weights_, state, inputs_)
+    def call(*arguments):
+        results, kept = forward(*arguments)
+        kept = tf.stop_gradient(kept)
 
-        def gradient(grad_outputs, grad_final):
-            grad_state, grads, grad_inputs = backward(_swap(grad_outputs), grad_final)
-            totals = [tf.reduce_sum(g, 0) for g in grads]
-            return grad_state, *totals, *(_swap(x.stack()) for x in grad_inputs)
+        def gradient(*grads):
+            return _never_differentiated(backward, kept, arguments, grads)
 
-        return (_swap(outputs.stack()), final_state), gradient
+        return results, gradient
 
-    return scan(state, *weights, *inputs)
+    return call(*arguments)
+
+
+def _never_differentiated(function, kept, arguments, grads):
+    @tf.custom_gradient
+    def call(kept, *tensors):
+        results = function(kept, tensors[: len(arguments)], tensors[len(arguments) :])
+        return results, lambda *_: [tf.zeros_like(x) + _nan(x) for x in (kept, *tensors)]
+
+    return call(kept, *arguments, *grads)
+
+
+def _nan(x):
+    return tf.cast(float("nan"), x.dtype)
+
+
+def _scan(step, weights, state, inputs, recompute):
+    """Outputs `(B, T, ...)` and the final state, from inputs `(B, T, ...)`."""
+    run, run_back = (_recomputed, _recomputed_back) if recompute else (_stored, _stored_back)
+
+    def split(arguments):
+        state, *tensors = arguments
+        return tensors[: len(weights)], state, [_swap(x) for x in tensors[len(weights) :]]
+
+    def forward(*arguments):
+        outputs, final_state, kept = run(step, *split(arguments))
+        return (_swap(outputs.stack()), final_state), kept.stack()
+
+    def backward(kept, arguments, grads):
+        weights, state, inputs = split(arguments)
+        grad_outputs, grad_final = grads
+        start = (
+            grad_final,
+            [tf.zeros_like(w) for w in _per_sequence(weights, state)],
+            [_array(tf.shape(x)[0], x[0]) for x in inputs],
+        )
+        grad_state, grads, grad_inputs = run_back(
+            step, weights, kept, inputs, _swap(grad_outputs), *start
+        )
+        totals = [tf.reduce_sum(g, 0) for g in grads]
+        return grad_state, *totals, *(_swap(x.stack()) for x in grad_inputs)
+
+    outputs, final_state = _differentiable_once(forward, backward, state, *weights, *inputs)
+    # The loops forget the length, and layers that come later may need it.
+    outputs.set_shape(inputs[0].shape)
+    return outputs, final_state
 
 
 def _swap(x):
@@ -175,18 +219,16 @@ def _stored(step, weights, state, inputs):
     length = tf.shape(inputs[0])[0]
     arrays = _array(length, inputs[0][0]), _array(length, state)
     final_state, outputs, states = _forward(step, weights, state, inputs, 0, length, *arrays)
-    states = states.stack()
+    return outputs, final_state, states
 
-    def backward(grad_outputs, grad_final):
-        length = tf.shape(grad_outputs)[0]
-        start = grad_final, _zeros(weights, grad_final), [_array(length, x[0]) for x in inputs]
-        return _backward(step, weights, states, inputs, grad_outputs, 0, length, *start)
 
-    return outputs, final_state, backward
+def _stored_back(step, weights, states, inputs, grad_outputs, *start):
+    length = tf.shape(inputs[0])[0]
+    return _backward(step, weights, states, inputs, grad_outputs, 0, length, *start)
 
 
 def _recomputed(step, weights, state, inputs):
-    """Keeps one state in about √T, and computes each chunk again when the gradient needs it."""
+    """Keeps one state in about √T."""
     length, size, count = _chunks(inputs)
 
     def advance(k, state, outputs, starts):
@@ -198,27 +240,24 @@ def _recomputed(step, weights, state, inputs):
     _, final_state, outputs, starts = tf.while_loop(
         lambda k, *_: k < count, advance, (0, state, *arrays)
     )
-    starts = starts.stack()
+    return outputs, final_state, starts
 
-    def backward(grad_outputs, grad_final):
-        length, size, count = _chunks(inputs)
 
-        def retreat(k, grad_state, grads, grad_inputs, chunk):
-            start, stop = k * size, tf.minimum((k + 1) * size, length)
-            _, _, chunk = _forward(step, weights, starts[k], inputs, start, stop, None, chunk)
-            so_far = grad_state, grads, grad_inputs
-            new = _backward(
-                step, weights, chunk.stack(), inputs, grad_outputs, start, stop, *so_far
-            )
-            return k - 1, *new, chunk
+def _recomputed_back(step, weights, starts, inputs, grad_outputs, *start):
+    """Computes the states of each chunk again, then goes back through them."""
+    length, size, count = _chunks(inputs)
 
-        # XLA wants the chunk's buffer made outside the loop that reuses it.
-        chunk = _array(size, grad_final)
-        start = grad_final, _zeros(weights, grad_final), [_array(length, x[0]) for x in inputs]
-        _, *grads, _ = tf.while_loop(lambda k, *_: k >= 0, retreat, (count - 1, *start, chunk))
-        return grads
+    def retreat(k, grad_state, grads, grad_inputs, chunk):
+        start, stop = k * size, tf.minimum((k + 1) * size, length)
+        _, _, chunk = _forward(step, weights, starts[k], inputs, start, stop, None, chunk)
+        so_far = grad_state, grads, grad_inputs
+        new = _backward(step, weights, chunk.stack(), inputs, grad_outputs, start, stop, *so_far)
+        return k - 1, *new, chunk
 
-    return outputs, final_state, backward
+    # XLA wants the chunk's buffer made outside the loop that reuses it.
+    chunk = _array(size, starts[0])
+    _, *grads, _ = tf.while_loop(lambda k, *_: k >= 0, retreat, (count - 1, *start, chunk))
+    return grads
 
 
 def _chunks(inputs):
@@ -226,10 +265,6 @@ def _chunks(inputs):
     length = tf.shape(inputs[0])[0]
     size = tf.maximum(1, tf.cast(tf.sqrt(tf.cast(length, tf.float64)), tf.int32))
     return length, size, (length + size - 1) // size
-
-
-def _zeros(weights, state):
-    return [tf.zeros_like(w) for w in _per_sequence(weights, state)]
 
 
 def _forward(step, weights, state, inputs, start, stop, outputs, states):
@@ -283,30 +318,29 @@ def _array(length, element):
 
 
 def _linear_scan(decay, inputs, initial_state, reverse):
-    @tf.custom_gradient
-    def scan(decay, inputs, initial_state):
-        decay, inputs = _swap(decay), _swap(inputs)
-        states = _linear_loop(decay, inputs, initial_state, reverse)
+    def forward(decay, inputs, initial_state):
+        states = _linear_loop(_swap(decay), _swap(inputs), initial_state, reverse)
+        return _swap(states), states
 
-        def gradient(grad_states):
-            # The adjoint of a linear scan is a linear scan the other way, decays one step later.
-            conjugate = tf.math.conj(decay)
-            zero, start = tf.zeros_like(decay[:1]), initial_state[None]
-            if reverse:
-                following = tf.concat([zero, conjugate[:-1]], 0)
-                previous = tf.concat([states[1:], start], 0)
-            else:
-                following = tf.concat([conjugate[1:], zero], 0)
-                previous = tf.concat([start, states[:-1]], 0)
-            zeros = tf.zeros_like(initial_state)
-            grads = _linear_loop(following, _swap(grad_states), zeros, not reverse)
-            first = -1 if reverse else 0
-            grad_initial = conjugate[first] * grads[first]
-            return _swap(grads * tf.math.conj(previous)), _swap(grads), grad_initial
+    def backward(states, arguments, grads):
+        # The adjoint of a linear scan is a linear scan the other way, with decays one step later.
+        decay, _, initial_state = arguments
+        conjugate, start = tf.math.conj(_swap(decay)), initial_state[None]
+        zero, zeros = tf.zeros_like(conjugate[:1]), tf.zeros_like(initial_state)
+        if reverse:
+            following = tf.concat([zero, conjugate[:-1]], 0)
+            previous = tf.concat([states[1:], start], 0)
+        else:
+            following = tf.concat([conjugate[1:], zero], 0)
+            previous = tf.concat([start, states[:-1]], 0)
+        grads = _linear_loop(following, _swap(grads[0]), zeros, not reverse)
+        first = -1 if reverse else 0
+        grad_initial = conjugate[first] * grads[first]
+        return _swap(grads * tf.math.conj(previous)), _swap(grads), grad_initial
 
-        return _swap(states), gradient
-
-    return scan(decay, inputs, initial_state)
+    states = _differentiable_once(forward, backward, decay, inputs, initial_state)
+    states.set_shape(inputs.shape)
+    return states
 
 
 def _linear_loop(decay, inputs, state, reverse):

@@ -12,7 +12,6 @@ would take four to eight times as long.
 import math
 
 import torch
-from torch.autograd.function import once_differentiable
 
 # Elements of one block of states: large enough to spread the cost of an operation, small enough
 # for a block's temporaries to stay in cache.
@@ -297,8 +296,8 @@ class _Scan(torch.autograd.Function):
         return outputs, state
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_outputs, grad_state):
+        _refuse_second_derivatives()
         tensors, kept = ctx.saved_tensors[: ctx.tensor_count], ctx.saved_tensors[ctx.tensor_count :]
         inputs = tensors[ctx.weight_count :]
         length, size = len(inputs[0]), ctx.size
@@ -333,6 +332,16 @@ def _carry_back(adjoints, jacobians, grad_state):
     return adjoints[0] * jacobians[0]
 
 
+def _refuse_second_derivatives():
+    # Gradients are recorded in a backward pass only to differentiate them again. PyTorch's own
+    # `once_differentiable` lets that pass where another path leads to the same tensor.
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "The scans of keras_coffee have no second derivatives on PyTorch. Leave out "
+            "create_graph=True."
+        )
+
+
 class _LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, reverse, decay, inputs, initial_state):
@@ -342,8 +351,8 @@ class _LinearScan(torch.autograd.Function):
         return states
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad_states):
+        _refuse_second_derivatives()
         decay, states, initial_state = ctx.saved_tensors
         # The adjoint of a linear scan is a linear scan the other way, with decays one step later.
         conjugate, start = decay.conj(), initial_state[None]

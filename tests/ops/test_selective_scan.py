@@ -75,9 +75,9 @@ def test_values_and_gradients_of_a_long_sequence(dtype):
 
 # Pairs of λ and Δ. Below |λΔ| = 0.1 the gain's series is summed; above, e^z - 1 is divided.
 EXPONENTS = [
-    (0, 0.7), (-1, 0), (0, 0), (-1, 1e-8), (-1e-8, 1), (-1, 1e-4), (1, 1e-4), (-1, 0.0999999),
-    (-0.1, 1), (-1, 0.1000001), (1, 0.0999999), (1, 0.1000001), (-2, 0.3), (-1, 1), (1, 3),
-    (-2, 5), (-1, 50), (-50, 1), (-2, 500), (-1000, 1),
+    (0, 0.7), (-1, 0), (0, 0), (-1, 1e-8), (-1e-8, 1), (-1, 1e-4), (-1e-4, 1), (-1e-2, 1),
+    (1, 1e-4), (-1, 0.0999999), (-0.1, 1), (-1, 0.1000001), (1, 0.0999999), (1, 0.1000001),
+    (-2, 0.3), (-1, 1), (1, 3), (-2, 5), (-1, 50), (-50, 1), (-2, 500), (-1000, 1),
 ]  # fmt: skip
 
 
@@ -124,9 +124,7 @@ def test_solvers_agree(solver):
         np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize(
-    ("length", "varying"), [(1, (True, False)), (17, (True, True)), (40, (False, True))]
-)
+@pytest.mark.parametrize(("length", "varying"), [(1, (True, False)), (17, (False, True))])
 def test_recomputed_values_and_gradients(length, varying):
     check(selective_arrays((2, length, 2, 2), varying=varying), recompute=True)
 
