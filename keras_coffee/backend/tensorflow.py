@@ -5,6 +5,7 @@ and inputs are lists of tensors. The loops are time-major.
 """
 
 import functools
+import inspect
 
 import tensorflow as tf
 
@@ -16,12 +17,21 @@ def _compiled(function):
     times slower there. So each scan is a compiled function of its own.
     """
     compiled = tf.function(function, jit_compile=True, autograph=False)
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        arguments = signature.bind(*args, **kwargs).arguments
         # Variables are read out here: a compiled function would treat each as a case of its own.
-        args, kwargs = tf.nest.map_structure(_read, (args, kwargs))
-        return compiled(*args, **kwargs)
+        arguments = tf.nest.map_structure(_read, arguments)
+        results = compiled(**arguments)
+        # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for
+        # known ones, forgets all but the features. Layers that come later may need to know.
+        for result, like in zip(
+            tf.nest.flatten(results), ("inputs", "initial_state"), strict=False
+        ):
+            result.set_shape(arguments[like].shape)
+        return results
 
     return call
 
@@ -169,13 +179,15 @@ def _never_differentiated(function, kept, arguments, grads):
     @tf.custom_gradient
     def call(kept, *tensors):
         results = function(kept, tensors[: len(arguments)], tensors[len(arguments) :])
-        return results, lambda *_: [tf.zeros_like(x) + _nan(x) for x in (kept, *tensors)]
+
+        def gradient(*grads_of_results):
+            # The results are gradients by the arguments, so these have the arguments' shapes.
+            nan = [x + tf.cast(float("nan"), x.dtype) for x in grads_of_results]
+            return [None, *nan, *(None for _ in grads)]
+
+        return results, gradient
 
     return call(kept, *arguments, *grads)
-
-
-def _nan(x):
-    return tf.cast(float("nan"), x.dtype)
 
 
 def _scan(step, weights, state, inputs, recompute):
@@ -204,10 +216,7 @@ def _scan(step, weights, state, inputs, recompute):
         totals = [tf.reduce_sum(g, 0) for g in grads]
         return grad_state, *totals, *(_swap(x.stack()) for x in grad_inputs)
 
-    outputs, final_state = _differentiable_once(forward, backward, state, *weights, *inputs)
-    # The loops forget the length, and layers that come later may need it.
-    outputs.set_shape(inputs[0].shape)
-    return outputs, final_state
+    return _differentiable_once(forward, backward, state, *weights, *inputs)
 
 
 def _swap(x):
@@ -338,9 +347,7 @@ def _linear_scan(decay, inputs, initial_state, reverse):
         grad_initial = conjugate[first] * grads[first]
         return _swap(grads * tf.math.conj(previous)), _swap(grads), grad_initial
 
-    states = _differentiable_once(forward, backward, decay, inputs, initial_state)
-    states.set_shape(inputs.shape)
-    return states
+    return _differentiable_once(forward, backward, decay, inputs, initial_state)
 
 
 def _linear_loop(decay, inputs, state, reverse):
