@@ -15,7 +15,10 @@ class StopAtTarget(keras.callbacks.Callback):
         KeyError: at the end of an epoch, if there is no such metric.
 
     Example:
-        >>> model.fit(x, y, epochs=100, callbacks=[StopAtTarget("val_accuracy", 0.995)])
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(loss="mse", metrics=["accuracy"])
+        >>> x, y = np.ones((8, 1)), np.ones((8, 1))
+        >>> history = model.fit(x, y, verbose=0, callbacks=[StopAtTarget("accuracy", 0.995)])
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", appendix "Experiment

@@ -112,19 +112,16 @@ def _forward_euler(transition, delta):
 
 
 def _zero_order_hold(transition, delta):
+    """Decay e^z and gain (e^z - 1) / λ for z = λΔ, right through z = 0 with their derivatives."""
     exponent = transition * delta
-    return jnp.exp(exponent), delta * _expm1_ratio(exponent)
-
-
-def _expm1_ratio(x):
-    """(e^x - 1) / x, with value and derivative right through x = 0."""
-    small = jnp.abs(x) < 0.1
+    small = jnp.abs(exponent) < 0.1
     # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
-    near, far = jnp.where(small, x, 0), jnp.where(small, 1, x)
-    series = jnp.ones_like(x)
-    for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
+    near, far = jnp.where(small, exponent, 0), jnp.where(small, 1, exponent)
+    series = jnp.ones_like(near)
+    for k in range(9, 1, -1):  # z^9 / 10! is below float64's rounding for |z| < 0.1
         series = 1 + series * near / k
-    return jnp.where(small, series, jnp.expm1(far) / far)
+    gain = delta * jnp.where(small, series, jnp.expm1(far) / far)
+    return jnp.exp(exponent), gain
 
 
 # The driver.
@@ -177,7 +174,7 @@ def _recomputed(step, weights, state, inputs):
     size = max(1, round(length**0.5))
     whole = length - length % size
     chunk = jax.checkpoint(functools.partial(_scan, step, weights))
-    head = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), inputs)
+    head = jax.tree.map(lambda x: x[:whole].reshape(whole // size, size, *x.shape[1:]), inputs)
     state, outputs = lax.scan(chunk, state, head)
     outputs = outputs.reshape(whole, *outputs.shape[2:])
     if whole == length:

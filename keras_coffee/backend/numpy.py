@@ -57,7 +57,9 @@ def selective_scan(
         step = delta[:, t, :, None]
         if discretization == "zoh":
             exponent = transition * step
-            decay, gain = np.exp(exponent), step * _expm1_ratio(exponent)
+            rate = np.where(exponent == 0, 1, transition)
+            gain = np.where(exponent == 0, step, np.expm1(exponent) / rate)
+            decay = np.exp(exponent)
         else:
             decay, gain = 1 + transition * step, step
         state = decay * state + gain * input_t * inputs[:, t, :, None]
@@ -79,9 +81,3 @@ def _sigmoid(x):
     # exp of a negative number only, so that nothing overflows.
     e = np.exp(-np.abs(x))
     return np.where(x < 0, e, 1) / (1 + e)
-
-
-def _expm1_ratio(x):
-    """(e^x - 1) / x, 1 at x = 0."""
-    safe = np.where(x == 0, 1, x)
-    return np.where(x == 0, 1, np.expm1(safe) / safe)

@@ -132,19 +132,16 @@ def _forward_euler(transition, delta):
 
 
 def _zero_order_hold(transition, delta):
+    """Decay e^z and gain (e^z - 1) / λ for z = λΔ, right through z = 0 with their derivatives."""
     exponent = transition * delta
-    return tf.exp(exponent), delta * _expm1_ratio(exponent)
-
-
-def _expm1_ratio(x):
-    """(e^x - 1) / x, with value and derivative right through x = 0."""
-    small, one = tf.abs(x) < 0.1, tf.ones_like(x)
+    small, one = tf.abs(exponent) < 0.1, tf.ones_like(exponent)
     # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
-    near, far = tf.where(small, x, tf.zeros_like(x)), tf.where(small, one, x)
+    near, far = tf.where(small, exponent, tf.zeros_like(one)), tf.where(small, one, exponent)
     series = one
-    for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
+    for k in range(9, 1, -1):  # z^9 / 10! is below float64's rounding for |z| < 0.1
         series = 1 + series * near / k
-    return tf.where(small, series, tf.math.expm1(far) / far)
+    gain = delta * tf.where(small, series, tf.math.expm1(far) / far)
+    return tf.exp(exponent), gain
 
 
 # The driver.

@@ -236,19 +236,16 @@ def _forward_euler(transition, delta):
 
 
 def _zero_order_hold(transition, delta):
+    """Decay e^z and gain (e^z - 1) / λ for z = λΔ, right through z = 0 with their derivatives."""
     exponent = transition * delta
-    return torch.exp(exponent), delta * _expm1_ratio(exponent)
-
-
-def _expm1_ratio(x):
-    """(e^x - 1) / x, with value and derivative right through x = 0."""
-    small = x.abs() < 0.1
+    small = exponent.abs() < 0.1
     # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
-    near, far = torch.where(small, x, 0), torch.where(small, 1, x)
-    series = torch.ones_like(x)
-    for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
+    near, far = torch.where(small, exponent, 0), torch.where(small, 1, exponent)
+    series = torch.ones_like(near)
+    for k in range(9, 1, -1):  # z^9 / 10! is below float64's rounding for |z| < 0.1
         series = 1 + series * near / k
-    return torch.where(small, series, torch.expm1(far) / far)
+    gain = delta * torch.where(small, series, torch.expm1(far) / far)
+    return torch.exp(exponent), gain
 
 
 # The driver.

@@ -12,15 +12,21 @@ from keras_coffee._typing import Tensor
 def zero_order_hold(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """Exact for inputs constant over the step: decay e^(λΔ), gain (e^(λΔ) - 1) / λ.
 
-    The gain is computed as Δ (e^z - 1)/z with z = λΔ, accurate with its derivatives through z = 0,
-    where it is Δ.
+    Accurate with its derivatives through λΔ = 0, where the gain is Δ.
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", equations (disc_ZOH)
         and (S6_model).
     """
     exponent = transition * delta
-    return ops.exp(exponent), delta * _expm1_ratio(exponent)
+    small, one = ops.abs(exponent) < 0.1, ops.ones_like(exponent)
+    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    near, far = ops.where(small, exponent, ops.zeros_like(one)), ops.where(small, one, exponent)
+    series = one
+    for k in range(9, 1, -1):  # z^9 / 10! is below float64's rounding for |z| < 0.1
+        series = 1 + series * near / k
+    gain = delta * ops.where(small, series, ops.expm1(far) / far)
+    return ops.exp(exponent), gain
 
 
 def forward_euler(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,13 +37,3 @@ def forward_euler(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         (linearized_model).
     """
     return 1 + transition * delta, delta
-
-
-def _expm1_ratio(x: Tensor) -> Tensor:
-    small, one = ops.abs(x) < 0.1, ops.ones_like(x)
-    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
-    near, far = ops.where(small, x, ops.zeros_like(x)), ops.where(small, one, x)
-    series = one
-    for k in range(9, 1, -1):  # x^9 / 10! is below float64's rounding for |x| < 0.1
-        series = 1 + series * near / k
-    return ops.where(small, series, ops.expm1(far) / far)

@@ -106,16 +106,31 @@ class CoffeeLayer(Recurrence):
         Returns:
             States x(1), …, x(T) and the gates Δ(1), …, Δ(T) that led to them, each
             `(B, T, D, n)`.
+
+        Raises:
+            ValueError: if the layer is not built yet, or the inputs are not `(B, T, D)`.
+
+        Example:
+            >>> layer = CoffeeLayer(n=8)
+            >>> outputs = layer(np.ones((2, 5, 3)))
+            >>> states, gates = layer.trajectory(np.ones((2, 5, 3)))
+            >>> states.shape, gates.shape
+            ((2, 5, 3, 8), (2, 5, 3, 8))
         """
-        if not self.built:
-            self.build(inputs.shape)
+        inputs = ops.cast(inputs, self.variable_dtype)
+        dim = self.transition.shape[0] if self.built else None
+        if len(inputs.shape) != 3 or inputs.shape[2] != dim:
+            raise ValueError(
+                f"`trajectory` of {self.name!r} expects inputs (batch, time, features) with "
+                f"features = {dim or 'those that the layer is built for, by its first call'}, "
+                f"received shape {tuple(inputs.shape)}."
+            )
         cell = CoffeeCell(
             ops.convert_to_tensor(self.transition),
             ops.convert_to_tensor(self.gate),
             ops.convert_to_tensor(self.input_matrix) if self.use_input_matrix else None,
             self.feedback,
         )
-        inputs = ops.cast(inputs, self.variable_dtype)
         # Every state as a feature of its own, read out as it is.
         shape = (*ops.shape(inputs), self.n)
         single = {
@@ -128,6 +143,7 @@ class CoffeeLayer(Recurrence):
             **single,
             readout=ops.ones_like(single["gate"]),
             feedback=self.feedback,
+            solver=self.solver,
         )
         states = ops.reshape(states, shape)
         previous = ops.concatenate([ops.zeros_like(states[:, :1]), states[:, :-1]], axis=1)

@@ -46,8 +46,8 @@ class Recurrence(keras.layers.Layer, abc.ABC):
         super().__init__(**kwargs)
         self.n = positive_integer("n", n)
         self.return_sequences = return_sequences
-        self.solver = solver if isinstance(solver, str) else solvers.get(solver)
-        solvers.get(solver)
+        found = solvers.get(solver)
+        self.solver = solver if isinstance(solver, str) else found
         self.recompute = recompute
         for name, rule in rules.items():
             setattr(self, name, rule)
@@ -83,7 +83,10 @@ class Recurrence(keras.layers.Layer, abc.ABC):
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: inputs_shape[-1]})
 
     def call(self, inputs):
-        outputs, _ = self.scan(ops.cast(inputs, self.compute_dtype))
+        # Complex inputs are left to the op, which refuses them: a cast would drop a part of them.
+        if not keras.backend.standardize_dtype(inputs.dtype).startswith("complex"):
+            inputs = ops.cast(inputs, self.compute_dtype)
+        outputs, _ = self.scan(inputs)
         return outputs if self.return_sequences else outputs[:, -1]
 
     def compute_output_shape(self, inputs_shape):

@@ -185,7 +185,7 @@ def _distances(outputs: Tensor, table: Tensor) -> Tensor:
     largest_scale = _LARGEST_SCALE[keras.backend.standardize_dtype(outputs.dtype)]
     # Halves, since the difference of two finite numbers may overflow.
     halves = 0.5 * ops.expand_dims(outputs, -2) - 0.5 * table  # (…, V, D)
-    scale = ops.max(ops.abs(halves), axis=-1, keepdims=True)
+    scale = ops.max(ops.abs(halves), axis=-1, keepdims=True, initial=0)
     scale = ops.stop_gradient(ops.clip(scale, 1.0 / largest_scale, largest_scale))
     squares = ops.sum(ops.square(halves / scale), axis=-1)
     return _capped(_safe_root(squares), 2.0 * ops.squeeze(scale, axis=-1))
@@ -226,7 +226,7 @@ def _logits_of_softmin(distances: Tensor) -> Tensor:
 
 
 def _peak(scores: Tensor) -> Tensor:
-    return ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    return ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True, initial=-np.inf))
 
 
 def _layers_before(tensor: Tensor) -> Iterator[Any]:

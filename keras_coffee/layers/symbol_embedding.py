@@ -22,7 +22,8 @@ class SymbolEmbedding(keras.layers.Layer):
 
     A symbol outside the vocabulary is an error where its value is known (a list or a NumPy
     array given to the layer itself). Inside compiled code, where it is not, it comes out as a
-    vector of NaN on every backend, and never as the vector of another symbol.
+    vector of NaN on every backend, and never as the vector of another symbol: of what reaches the
+    layer, that is, for Keras casts to the dtype of the model's `keras.Input` before.
 
     Args:
         vocabulary_size: Positive integer, V. The symbols are 0, …, V - 1.

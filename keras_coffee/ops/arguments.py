@@ -19,6 +19,11 @@ def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
             'for example with keras.ops.cast(x, "float32").'
         )
     check_shape(inputs, (None, None, None), name, "(batch, time, features)")
+    if inputs.shape[2] is None:
+        raise ValueError(
+            f"The features of `{name}` must be known, received shape {tuple(inputs.shape)}. Give "
+            "the last axis its length, for example with keras.ops.reshape."
+        )
     check_time(inputs, name)
     return inputs
 
@@ -30,15 +35,33 @@ def as_tensor(value: Any, name: str, dtype: str | None = None) -> Tensor:
             f"`{name}` is a symbolic KerasTensor, but the functions of keras_coffee.ops compute. "
             "Use the layer of the recurrence, or call this function inside a layer's `call`."
         )
+    if value is None:
+        raise TypeError(f"`{name}` is required, received None.")
     value = value.value if isinstance(value, keras.Variable) else value
     return ops.convert_to_tensor(value, dtype=dtype)
 
 
 def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: str) -> Tensor:
     """A tensor of the given shape and dtype."""
-    value = as_tensor(value, name, dtype)
-    check_shape(value, shape, name, str(shape))
-    return value
+    tensor = as_tensor(value, name)
+    if _dtype(tensor).startswith("complex") and not dtype.startswith("complex"):
+        raise TypeError(
+            f"`{name}` must be real, received dtype {_dtype(tensor)}. Pass its real or imaginary "
+            "part, or complex inputs to linear_scan."
+        )
+    check_shape(tensor, shape, name, str(shape).replace("None", "any"))
+    return ops.cast(tensor, dtype)
+
+
+def as_transition(value: Any, inputs: Tensor, dtype: str) -> Tensor:
+    """The diagonal of A, `(D, n)` with at least one state per feature."""
+    transition = as_parameter(value, "transition", (inputs.shape[2], None), dtype)
+    if transition.shape[1] == 0:
+        raise ValueError(
+            f"`transition` must have shape (features, n) with n of at least 1, received "
+            f"{tuple(transition.shape)}."
+        )
+    return transition
 
 
 def as_initial_state(value: Any, like: Tensor, transition: Tensor) -> Tensor:

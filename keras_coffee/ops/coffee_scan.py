@@ -71,23 +71,20 @@ def coffee_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     sequences = ops.cast(inputs, dtype)
-    transition = arguments.as_parameter(transition, "transition", (inputs.shape[2], None), dtype)
+    transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
-    weights = {
-        "gate": gate,
-        "readout": readout,
-        "input_matrix": input_matrix,
-        "output_gate": output_gate,
-    }
-    weights = {
-        name: weight if weight is None else arguments.as_parameter(weight, name, shape, dtype)
-        for name, weight in weights.items()
-    }
+
+    def optional(weight, name):
+        return None if weight is None else arguments.as_parameter(weight, name, shape, dtype)
+
     outputs, final_state = backend.coffee_scan(
         sequences,
         transition,
-        **weights,
-        initial_state=arguments.as_initial_state(initial_state, sequences, transition),
+        arguments.as_parameter(gate, "gate", shape, dtype),
+        arguments.as_parameter(readout, "readout", shape, dtype),
+        optional(input_matrix, "input_matrix"),
+        optional(output_gate, "output_gate"),
+        arguments.as_initial_state(initial_state, sequences, transition),
         feedback=feedback,
         recompute=recompute,
     )

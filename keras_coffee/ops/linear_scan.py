@@ -35,7 +35,9 @@ def linear_scan(
         TypeError: if the inputs are neither floating-point nor complex, or symbolic.
 
     Example:
-        >>> linear_scan(np.full((1, 4), 0.5), np.ones((1, 4)))  # 1, 1.5, 1.75, 1.875
+        >>> states = linear_scan(0.5, np.ones((1, 4), "float32"))
+        >>> np.array(states)
+        array([[1.   , 1.5  , 1.75 , 1.875]], dtype=float32)
     """
     solvers.get(solver)
     inputs = arguments.as_tensor(inputs, "inputs")
@@ -58,14 +60,15 @@ def linear_scan(
 
 
 def _broadcast(decay: Tensor, inputs: Tensor) -> Tensor:
-    trailing = tuple(inputs.shape)[-len(decay.shape) :] if decay.shape else ()
-    fits = len(decay.shape) <= len(inputs.shape) and all(
-        d in (None, 1) or i is None or d == i for d, i in zip(decay.shape, trailing, strict=True)
+    own, target = tuple(decay.shape), tuple(inputs.shape)
+    fits = len(own) <= len(target) and all(
+        d in (None, 1) or i is None or d == i
+        for d, i in zip(reversed(own), reversed(target), strict=False)
     )
     if not fits:
         raise ValueError(
-            f"`decay` must broadcast to the inputs' shape {tuple(inputs.shape)}, received "
-            f"{tuple(decay.shape)}."
+            f"`decay` must broadcast to the inputs' shape {target}, received {own}. Give it one "
+            "axis for each of theirs, of the same length or 1."
         )
     return ops.broadcast_to(decay, ops.shape(inputs))
 

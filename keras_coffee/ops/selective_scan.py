@@ -71,7 +71,7 @@ def selective_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     sequences = ops.cast(inputs, dtype)
-    transition = arguments.as_parameter(transition, "transition", (inputs.shape[2], None), dtype)
+    transition = arguments.as_transition(transition, inputs, dtype)
     outputs, final_state = backend.selective_scan(
         sequences,
         arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype),

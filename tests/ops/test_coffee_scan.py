@@ -177,8 +177,9 @@ ZEROS = {name: np.zeros_like(array) for name, array in coffee_arrays((2, 5, 3, 4
             {"inputs": np.zeros((2, 0, 3))},
             r"`inputs` has no steps: its shape is \(2, 0, 3\).*at least",
         ),
-        ({"inputs": np.zeros((2, 5, 2))}, r"`transition` must have shape \(2, None\).*\(3, 4\)"),
-        ({"transition": np.zeros(3)}, r"`transition` must have shape \(3, None\).*\(3,\)"),
+        ({"inputs": np.zeros((2, 5, 2))}, r"`transition` must have shape \(2, any\).*\(3, 4\)"),
+        ({"transition": np.zeros(3)}, r"`transition` must have shape \(3, any\).*\(3,\)"),
+        ({"transition": np.zeros((3, 0))}, r"`transition` must have .* n of at least 1.*\(3, 0\)"),
         ({"gate": np.zeros((4, 3))}, r"`gate` must have shape \(3, 4\), received \(4, 3\)"),
         ({"readout": np.zeros((3, 1))}, r"`readout` must have shape \(3, 4\), received \(3, 1\)"),
         (
@@ -217,6 +218,8 @@ def test_unfit_arguments(changed, message):
             "`inputs` must be floating-point.*complex64",
         ),
         ({"inputs": keras.KerasTensor((2, 5, 3))}, "`inputs` is a symbolic KerasTensor.*layer"),
+        ({"gate": None}, "`gate` is required, received None"),
+        ({"readout": np.zeros((3, 4), "complex64")}, "`readout` must be real.*complex64"),
         ({"gate": keras.KerasTensor((3, 4))}, "`gate` is a symbolic KerasTensor"),
         (
             {"initial_state": keras.KerasTensor((2, 3, 4))},

@@ -169,6 +169,11 @@ def test_unfit_arguments(changed, message):
             "`decay` must be floating-point or complex.*int.*Cast",
         ),
         ({"inputs": keras.KerasTensor((2, 5, 3))}, "`inputs` is a symbolic KerasTensor.*layer"),
+        ({"decay": None}, "`decay` is required, received None"),
+        (
+            {"initial_state": np.zeros((2, 3), "complex64")},
+            "`initial_state` must be real.*complex64",
+        ),
         ({"decay": keras.KerasTensor((2, 5, 3))}, "`decay` is a symbolic KerasTensor"),
     ],
 )

@@ -199,7 +199,7 @@ ZEROS = {name: np.zeros_like(array) for name, array in selective_arrays((2, 5, 3
         ),
         ({"inputs": np.zeros((2, 0, 3))}, r"`inputs` has no steps: its shape is \(2, 0, 3\)"),
         ({"delta": np.zeros((2, 5, 1))}, r"`delta` must have shape \(2, 5, 3\).*\(2, 5, 1\)"),
-        ({"transition": np.zeros((2, 4))}, r"`transition` must have shape \(3, None\).*\(2, 4\)"),
+        ({"transition": np.zeros((2, 4))}, r"`transition` must have shape \(3, any\).*\(2, 4\)"),
         (
             {"input_matrix": np.zeros((4, 3))},
             r"`input_matrix`.*\(batch, time, 4\) or \(3, 4\).*\(4, 3\)",
@@ -228,6 +228,8 @@ def test_unfit_arguments(changed, message):
             "`inputs` must be floating-point.*int.*Cast it first",
         ),
         ({"inputs": keras.KerasTensor((2, 5, 3))}, "`inputs` is a symbolic KerasTensor.*layer"),
+        ({"delta": None}, "`delta` is required, received None"),
+        ({"delta": np.zeros((2, 5, 3), "complex64")}, "`delta` must be real.*complex64"),
         ({"delta": keras.KerasTensor((2, 5, 3))}, "`delta` is a symbolic KerasTensor"),
         ({"output_matrix": keras.KerasTensor((3, 4))}, "`output_matrix` is a symbolic KerasTensor"),
     ],
