@@ -57,9 +57,7 @@ def selective_scan(
         step = delta[:, t, :, None]
         if discretization == "zoh":
             exponent = transition * step
-            rate = np.where(exponent == 0, 1, transition)
-            gain = np.where(exponent == 0, step, np.expm1(exponent) / rate)
-            decay = np.exp(exponent)
+            decay, gain = np.exp(exponent), step * _expm1_ratio(exponent)
         else:
             decay, gain = 1 + transition * step, step
         state = decay * state + gain * input_t * inputs[:, t, :, None]
@@ -81,3 +79,9 @@ def _sigmoid(x):
     # exp of a negative number only, so that nothing overflows.
     e = np.exp(-np.abs(x))
     return np.where(x < 0, e, 1) / (1 + e)
+
+
+def _expm1_ratio(x):
+    """(e^x - 1) / x, 1 at x = 0."""
+    safe = np.where(x == 0, 1, x)
+    return np.where(x == 0, 1, np.expm1(safe) / safe)
