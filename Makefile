@@ -10,7 +10,7 @@ PACKAGE_jax := jax
 PACKAGE_tensorflow := tensorflow-cpu
 PACKAGE_torch := torch
 # PyPI's PyTorch for Linux is the one for GPUs, some gigabytes with all it brings. It is installed
-# only where this index is out of reach.
+# only where this index is out of reach, or empty.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 RUN := .venv/bin/python
@@ -50,7 +50,8 @@ $(RUN):
 .venv/installed-demo-torch .venv/installed-dev: .venv/installed-torch
 
 .venv/installed-torch: constraints.txt | $(RUN)
-	$(INSTALL) --no-deps --retries 1 --index-url $(TORCH_INDEX) torch 2> /dev/null || \
+	test -z "$(TORCH_INDEX)" || \
+		$(INSTALL) --no-deps --retries 1 --index-url $(TORCH_INDEX) torch 2> /dev/null || \
 		echo "$(TORCH_INDEX) is out of reach; PyPI's PyTorch comes instead."
 	touch $@
 
