@@ -430,3 +430,8 @@ def test_only_a_symbol_embedding_will_do(embedding):
 def test_one_symbol_has_nothing_to_be_compared_with():
     with pytest.raises(ValueError, match="vocabulary_size=1. Use at least two symbols"):
         SoftminLogits(SymbolEmbedding(1, DIM))
+
+
+def test_an_empty_batch_has_empty_logits():
+    embedding = SymbolEmbedding(5, 3)
+    assert tuple(SoftminLogits(embedding)(np.zeros((0, 4, 3), "float32")).shape) == (0, 4, 5)

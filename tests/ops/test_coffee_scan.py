@@ -103,6 +103,10 @@ def test_recomputed_values_and_gradients(length):
     check(arrays, recompute=True)
 
 
+def test_recomputed_gradients_of_an_empty_batch():
+    check(coffee_arrays((0, 5, 3, 2), optional=False), recompute=True)
+
+
 def test_recomputed_values_and_gradients_with_options():
     check(coffee_arrays(SHAPE), "float64", recompute=True)
 
