@@ -129,7 +129,9 @@ class SymbolEmbedding(keras.layers.Layer):
         if self.unit_symbol is None:
             return learned
         before, after = learned[: self.unit_symbol], learned[self.unit_symbol :]
-        return ops.concatenate([before, ops.ones((1, self.dim), dtype=learned.dtype), after])
+        pieces = [before, ops.ones((1, self.dim), dtype=learned.dtype), after]
+        # XLA on TensorFlow has no gradient of an empty slice.
+        return ops.concatenate([piece for piece in pieces if piece.shape[0] > 0])
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return (*input_shape, self.dim)

@@ -37,13 +37,13 @@ DATA = InductionHead(batch_size=64, steps_per_epoch=STEPS)
 def starting_weights():
     """The same for all backends, whose random numbers differ.
 
-    Projections are small enough for outputs of order one: the logits are differences of them.
+    The layers' own are small enough for outputs of order one: the logits are differences of them.
     """
     generator = np.random.default_rng(0)
     weights = {}
     for name, make in MODELS.items():
         for i, weight in enumerate(make().weights):
-            scale = 0.3 if weight.name.endswith("projection") else 1
+            scale = 1 if weight.name == "embeddings" else 0.3
             values = generator.normal(size=weight.shape, scale=scale)
             weights[f"{name}/{i}"] = 0 * values if weight.name == "transition" else values
     return weights

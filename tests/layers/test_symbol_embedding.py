@@ -281,3 +281,14 @@ def test_unknown_names_are_errors():
         SymbolEmbedding(9, 16, embeddings_initializer="orthonormal")
     with pytest.raises(ValueError, match="Unknown constraint: 'unit'"):
         SymbolEmbedding(9, 16, embeddings_constraint="unit")
+
+
+@pytest.mark.parametrize("unit_symbol", [0, 2, 4, None])
+def test_trains_when_compiled(unit_symbol):
+    # The slice before symbol 0 is empty, and XLA on TensorFlow has no gradient of that.
+    if keras.config.backend() == "torch":
+        pytest.skip("eager")
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), SymbolEmbedding(5, 3, unit_symbol)])
+    model.compile("sgd", "mse", jit_compile=True)
+    symbols = np.arange(8).reshape(2, 4) % 5
+    assert np.isfinite(model.train_on_batch(symbols, np.zeros((2, 4, 3))))
