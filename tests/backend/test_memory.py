@@ -22,20 +22,6 @@ TRAJECTORY = 4 * BATCH * LENGTH * DIM * N
 SCANS = {"coffee": (coffee_scan, coffee_arrays), "selective": (selective_scan, selective_arrays)}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On torch, where threads waiting for a busy core make small operations ten times slower."""
-    if keras.config.backend() != "torch":
-        yield
-        return
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def case(name, shape=SHAPE, **options):
     """A scan of tensors, and the arrays for it."""
     scan, arrays_of = SCANS[name]
