@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import subprocess
@@ -7,6 +6,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import programs
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -15,10 +15,7 @@ SCRIPT = ROOT / "benchmarks" / "scan_floor.py"
 
 @pytest.fixture(scope="module")
 def scan_floor():
-    specification = importlib.util.spec_from_file_location("scan_floor", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return programs.load(SCRIPT)
 
 
 def run(*arguments, backend=None):

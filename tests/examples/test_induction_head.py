@@ -1,10 +1,10 @@
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import keras
 import numpy as np
+import programs
 import pytest
 
 from keras_coffee.callbacks import StopAtTarget
@@ -17,10 +17,7 @@ LAST_LINE = r"validation accuracy=(\d\.\d{4}) loss=(\d+\.\d{4}) parameters=(\d+)
 
 @pytest.fixture(scope="module")
 def example():
-    specification = importlib.util.spec_from_file_location("induction_head", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return programs.load(SCRIPT)
 
 
 @pytest.fixture
