@@ -20,16 +20,16 @@ def coffee_scan(
     input_matrix,
     output_gate,
     initial_state,
+    mask,
     *,
     feedback,
     recompute,
 ):
     """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
     weights = (transition, gate, readout, input_matrix, output_gate)
+    sequences = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (inputs, mask))
     run = _recomputed if recompute else _scan
-    final_state, outputs = run(
-        _coffee_step(feedback), weights, initial_state, jnp.swapaxes(inputs, 0, 1)
-    )
+    final_state, outputs = run(_coffee_step(feedback), weights, initial_state, sequences)
     return jnp.swapaxes(outputs, 0, 1), final_state
 
 
@@ -76,11 +76,13 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
 def _coffee_step(feedback):
     def step(weights, state, inputs_t):
         transition, gate, readout, input_matrix, output_gate = weights
-        source = inputs_t[..., None]
+        source, mask = inputs_t[0][..., None], inputs_t[1]
         drive = source if input_matrix is None else input_matrix * source
         delta = gate * (source if feedback is None else state)
         if feedback != "linear":
             delta = jax.nn.sigmoid(delta)
+        if mask is not None:
+            delta = mask[:, None, None] * delta
         state = state + delta * (transition * state + drive)
         outputs = jnp.sum(readout * state, -1)
         if output_gate is not None:

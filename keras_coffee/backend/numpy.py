@@ -15,17 +15,24 @@ def coffee_scan(
     input_matrix,
     output_gate,
     initial_state,
+    mask=None,
     *,
     feedback,
     recompute=False,
 ):
-    """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
+    """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`.
+
+    The mask, `(B, T)` or None, multiplies Δ: 0 holds the state. The outputs of such a step are read
+    from the state that is held.
+    """
     state, outputs = initial_state, np.empty_like(inputs)
     for t in range(inputs.shape[1]):
         source = inputs[:, t, :, None]
         delta = gate * (source if feedback is None else state)
         if feedback != "linear":
             delta = _sigmoid(delta)
+        if mask is not None:
+            delta = mask[:, t, None, None] * delta
         drive = source if input_matrix is None else input_matrix * source
         state = (1 + transition * delta) * state + delta * drive
         outputs[:, t] = (readout * state).sum(-1)

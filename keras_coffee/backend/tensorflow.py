@@ -49,13 +49,15 @@ def coffee_scan(
     input_matrix,
     output_gate,
     initial_state,
+    mask,
     *,
     feedback,
     recompute,
 ):
     """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
     step, weights = _coffee_step(transition, gate, readout, input_matrix, output_gate, feedback)
-    return _scan(step, weights, initial_state, [inputs], recompute)
+    sequences = [inputs] if mask is None else [inputs, mask]
+    return _scan(step, weights, initial_state, sequences, recompute)
 
 
 @_compiled
@@ -97,11 +99,13 @@ def _coffee_step(transition, gate, readout, input_matrix, output_gate, feedback)
     def step(weights, state, inputs_t):
         transition, gate, readout = weights[:3]
         extra = dict(zip(names, weights[3:], strict=True))
-        source = inputs_t[0][..., None]
+        source, *mask = (x[..., None] for x in inputs_t)
         drive = extra["input_matrix"] * source if "input_matrix" in extra else source
         delta = gate * (source if feedback is None else state)
         if feedback != "linear":
             delta = tf.sigmoid(delta)
+        for m in mask:
+            delta *= m[..., None]
         state = state + delta * (transition * state + drive)
         outputs = tf.reduce_sum(readout * state, -1)
         if "output_gate" in extra:

@@ -26,6 +26,7 @@ def coffee_scan(
     input_matrix,
     output_gate,
     initial_state,
+    mask,
     *,
     feedback,
     recompute,
@@ -35,7 +36,10 @@ def coffee_scan(
     present = {name: weight for name, weight in optional.items() if weight is not None}
     recurrence = _Coffee(feedback, ("transition", "gate", "readout", *present))
     weights = [_weight(w) for w in (transition, gate, readout, *present.values())]
-    return _scan(recurrence, weights, initial_state, [_features(inputs)], recompute)
+    sequences = [_features(inputs)]
+    if mask is not None:
+        sequences.append(_features(mask[..., None].expand(inputs.shape)))
+    return _scan(recurrence, weights, initial_state, sequences, recompute)
 
 
 def selective_scan(
@@ -87,7 +91,7 @@ class _Coffee:
         return dict(zip(self.names, weights, strict=True))
 
     def fill(self, weights, inputs, states):
-        w, source = self.named(weights), inputs[0]
+        w, (source, *mask) = self.named(weights), inputs
         drive = w["input_matrix"] * source if "input_matrix" in w else source
         transition, gate, views = w["transition"], w["gate"], states.unbind()
         delta, change = states.new_empty(2, *states.shape[1:])
@@ -95,12 +99,15 @@ class _Coffee:
         deltas = [delta] * len(source)
         if self.feedback is None:
             deltas = torch.sigmoid(gate * source).unbind()
-        steps = zip(views[:-1], views[1:], drive.unbind(), deltas, strict=True)
-        for before, after, drive_t, delta in steps:
+        masks = mask[0].unbind() if mask else [None] * len(source)
+        steps = zip(views[:-1], views[1:], drive.unbind(), deltas, masks, strict=True)
+        for before, after, drive_t, delta, mask_t in steps:
             if self.feedback:
                 torch.mul(gate, before, out=delta)
             if is_sigmoid:
                 delta.sigmoid_()
+            if mask_t is not None:
+                delta.mul_(mask_t)
             torch.addcmul(drive_t, transition, before, out=change)
             torch.addcmul(before, delta, change, out=after)
 
@@ -126,7 +133,7 @@ class _CoffeeAdjoint:
         self.steps = [x.unbind() for x in self.buffers[:2]]
 
     def block(self, inputs, states, grad_outputs, grad_state):
-        w, (source,), state, count = self.weights, inputs, states[:-1], len(states) - 1
+        w, (source, *mask), state, count = self.weights, inputs, states[:-1], len(states) - 1
         adjoint, jacobian, delta, change, slope = self.buffers[:, :count]
         totals = {name: total[:count] for name, total in self.totals.items()}
         self._read(totals, states[1:], grad_outputs[:, None], adjoint, spare=change)
@@ -141,6 +148,9 @@ class _CoffeeAdjoint:
             slope.copy_(change)
         else:
             torch.addcmul(delta, delta, delta, value=-1, out=slope).mul_(change)
+        for m in mask:
+            delta.mul_(m)
+            slope.mul_(m)
         torch.mul(delta, w["transition"], out=jacobian).add_(1)
         if self.feedback:
             jacobian.addcmul_(w["gate"], slope)
@@ -154,7 +164,7 @@ class _CoffeeAdjoint:
             grad_drive.mul_(w["input_matrix"])
         if self.feedback is None:
             grad_drive.addcmul_(grad_gate, w["gate"])
-        return grad_state, [grad_drive.sum(1, keepdim=True)]
+        return grad_state, [grad_drive.sum(1, keepdim=True), *(None for _ in mask)]
 
     def _read(self, totals, state, grad_outputs, adjoint, spare):
         """Gradients of `read`: by the state, into `adjoint`, and by its weights."""
@@ -299,7 +309,10 @@ class _Scan(torch.autograd.Function):
         inputs = tensors[ctx.weight_count :]
         length, size = len(inputs[0]), ctx.size
         weights = [w.expand(grad_state.shape).contiguous() for w in tensors[: ctx.weight_count]]
-        grad_outputs, grad_inputs = grad_outputs.contiguous(), [torch.empty_like(x) for x in inputs]
+        grad_outputs = grad_outputs.contiguous()
+        needed = ctx.needs_input_grad[-len(inputs) :]
+        pairs = zip(inputs, needed, strict=True)
+        grad_inputs = [torch.empty_like(x) if need else None for x, need in pairs]
         adjoint = ctx.recurrence.adjoint(weights, grad_state.contiguous(), size)
         if ctx.keep == "starts":
             buffer = grad_state.new_empty(size + 1, *grad_state.shape)
@@ -314,7 +327,8 @@ class _Scan(torch.autograd.Function):
                 states = kept[0][start : stop + 1]
             grad_state, grads = adjoint.block(steps, states, grad_outputs[start:stop], grad_state)
             for whole, grad in zip(grad_inputs, grads, strict=True):
-                whole[start:stop] = grad
+                if whole is not None:
+                    whole[start:stop] = grad
         return None, None, None, None, grad_state, *adjoint.grad_weights(), *grad_inputs
 
 

@@ -28,3 +28,14 @@ def at_least_float32(*tensors: Tensor) -> str:
     # keras.backend.result_type would name float32 for float64 on JAX and PyTorch.
     dtypes = {keras.backend.standardize_dtype(tensor.dtype) for tensor in tensors}
     return "float64" if "float64" in dtypes else "float32"
+
+
+def single_state(given: Any) -> Tensor:
+    """The one state of a recurrence, given as a tensor, or as Keras has it, in a list or tuple."""
+    if not isinstance(given, (list, tuple)):
+        return given
+    if len(given) != 1:
+        raise ValueError(
+            f"A state-space layer has one state, (batch, features, n), received {len(given)}."
+        )
+    return given[0]

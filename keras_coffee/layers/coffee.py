@@ -7,7 +7,10 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
-from keras_coffee.layers.recurrence import Recurrence, WeightSpec
+from keras_coffee.layers.arguments import single_state
+from keras_coffee.layers.declared_weights import WeightSpec
+from keras_coffee.layers.recurrence import Recurrence
+from keras_coffee.ops import masking
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
 
 
@@ -33,6 +36,11 @@ class CoffeeLayer(Recurrence):
         use_input_matrix: If True, the input enters as b u(k), with the weight `input_matrix`; nD
             more parameters. The model before step 3 of the paper.
         return_sequences: If False, only the last output is returned.
+        return_state: If True, the final state is returned too, `(outputs, state)`.
+        go_backwards: If True, time runs backwards; outputs come in that order.
+        stateful: If True, the state at the end of a batch is where the next batch starts, until
+            `reset_state()`. The batch size must be known. The state is saved with the layer.
+        zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
         solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
         recompute: If True, training keeps about √T states instead of T, and computes the others
             again when it needs them. No effect on values.
@@ -41,11 +49,17 @@ class CoffeeLayer(Recurrence):
             and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    Input shape:
-        `(B, T, D)`. B and T may be unknown.
+    Call arguments:
+        inputs: u, `(B, T, D)`. B and T may be unknown.
+        initial_state: x(0), `(B, D, n)`, a tensor or a list of it. None: zeros, or the carried
+            state.
+        mask: `(B, T)`, False where a step is passed over: the state is held there. None: the mask
+            that the inputs carry, if any.
+        training: Ignored; there is nothing to do differently.
 
-    Output shape:
-        `(B, T, D)`, or `(B, D)` if `return_sequences=False`.
+    Returns:
+        Outputs `(B, T, D)`, or `(B, D)` if `return_sequences=False`, in the compute dtype; with
+        `return_state` also x(T), `(B, D, n)`, in float32 at least.
 
     Raises:
         ValueError: if `n` is not a positive integer, `feedback` or `solver` is unknown, or the
@@ -88,27 +102,38 @@ class CoffeeLayer(Recurrence):
     def weight_specs(self):
         return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
 
-    def scan(self, inputs):
+    def scan(self, inputs, initial_state, mask):
         return coffee_scan(
             inputs,
             **{name: getattr(self, name) for name in self.weight_specs()},
             feedback=self.feedback,
+            initial_state=initial_state,
+            mask=mask,
             solver=self.solver,
             recompute=self.recompute,
         )
 
-    def trajectory(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def trajectory(
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """States and gates over time, for plots and study.
+
+        Time runs as in the inputs, whatever `go_backwards` says.
 
         Args:
             inputs: u, `(B, T, D)`.
+            initial_state: x(0), `(B, D, n)`. None: zeros.
+            mask: `(B, T)`, False where a step is passed over. Its gate is 0.
 
         Returns:
             States x(1), …, x(T) and the gates Δ(1), …, Δ(T) that led to them, each
             `(B, T, D, n)`.
 
         Raises:
-            ValueError: if the layer is not built yet, or the inputs are not `(B, T, D)`.
+            ValueError: if the layer is not built yet, or a shape does not fit.
 
         Example:
             >>> layer = CoffeeLayer(n=8)
@@ -117,7 +142,7 @@ class CoffeeLayer(Recurrence):
             >>> states.shape, gates.shape
             ((2, 5, 3, 8), (2, 5, 3, 8))
         """
-        inputs = ops.cast(inputs, self.variable_dtype)
+        inputs = ops.cast(inputs, self.state_dtype)
         dim = self.transition.shape[0] if self.built else None
         if len(inputs.shape) != 3 or inputs.shape[2] != dim:
             raise ValueError(
@@ -125,29 +150,32 @@ class CoffeeLayer(Recurrence):
                 f"features = {dim or 'those that the layer is built for, by its first call'}, "
                 f"received shape {tuple(inputs.shape)}."
             )
-        cell = CoffeeCell(
-            ops.convert_to_tensor(self.transition),
-            ops.convert_to_tensor(self.gate),
-            ops.convert_to_tensor(self.input_matrix) if self.use_input_matrix else None,
-            self.feedback,
-        )
-        # Every state as a feature of its own, read out as it is.
-        shape = (*ops.shape(inputs), self.n)
-        single = {
-            name: ops.reshape(getattr(self, name), (-1, 1))
+        if initial_state is None:
+            initial_state = self.get_initial_state(ops.shape(inputs)[0])
+        initial_state = ops.cast(single_state(initial_state), inputs.dtype)
+        mask = masking.as_mask(mask, inputs)
+        inputs = masking.zero_masked(inputs, mask)
+        weights = {
+            name: ops.cast(getattr(self, name), inputs.dtype)
             for name in self.weight_specs()
             if name not in ("readout", "output_gate")
         }
+        # Every state as a feature of its own, read out as it is.
+        shape = (*ops.shape(inputs), self.n)
+        single = {name: ops.reshape(weight, (-1, 1)) for name, weight in weights.items()}
         states, _ = coffee_scan(
             ops.repeat(inputs, self.n, axis=-1),
             **single,
             readout=ops.ones_like(single["gate"]),
             feedback=self.feedback,
+            initial_state=ops.reshape(initial_state, (shape[0], -1, 1)),
+            mask=mask,
             solver=self.solver,
         )
         states = ops.reshape(states, shape)
-        previous = ops.concatenate([ops.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
-        return states, cell.delta(previous, inputs)
+        previous = ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
+        gates = CoffeeCell(**weights, feedback=self.feedback).delta(previous, inputs)
+        return states, masking.zero_masked(gates, mask)
 
     def get_config(self):
         return {

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_coffee.layers.recurrence import Recurrence, WeightSpec
+from keras_coffee.layers.declared_weights import WeightSpec
+from keras_coffee.layers.recurrence import Recurrence
 from keras_coffee.ops.selective_scan import selective_scan
 
 
@@ -22,6 +23,11 @@ class LinearizedS6Layer(Recurrence):
     Args:
         n: States per feature, a positive integer.
         return_sequences: If False, only the last output is returned.
+        return_state: If True, the final state is returned too, `(outputs, state)`.
+        go_backwards: If True, time runs backwards; outputs come in that order.
+        stateful: If True, the state at the end of a batch is where the next batch starts, until
+            `reset_state()`. The batch size must be known. The state is saved with the layer.
+        zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
         solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
         recompute: If True, training keeps about √T states instead of T, and computes the others
             again when it needs them. No effect on values.
@@ -30,11 +36,17 @@ class LinearizedS6Layer(Recurrence):
             and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    Input shape:
-        `(B, T, D)`. B and T may be unknown.
+    Call arguments:
+        inputs: u, `(B, T, D)`. B and T may be unknown.
+        initial_state: x(0), `(B, D, n)`, a tensor or a list of it. None: zeros, or the carried
+            state.
+        mask: `(B, T)`, False where a step is passed over: the state is held there. None: the mask
+            that the inputs carry, if any.
+        training: Ignored; there is nothing to do differently.
 
-    Output shape:
-        `(B, T, D)`, or `(B, D)` if `return_sequences=False`.
+    Returns:
+        Outputs `(B, T, D)`, or `(B, D)` if `return_sequences=False`, in the compute dtype; with
+        `return_state` also x(T), `(B, D, n)`, in float32 at least.
 
     Raises:
         ValueError: if `n` is not a positive integer, `solver` is unknown, or the inputs are not
@@ -57,15 +69,16 @@ class LinearizedS6Layer(Recurrence):
         "step_projection": WeightSpec("DD", "standard_normal"),
     }
 
-    def scan(self, inputs):
-        projection = ops.cast(self.step_projection, inputs.dtype)
+    def scan(self, inputs, initial_state, mask):
         return selective_scan(
             inputs,
-            delta=ops.sigmoid(ops.matmul(inputs, projection)),
+            delta=ops.sigmoid(self.project(inputs, self.step_projection)),
             transition=self.transition,
             input_matrix=self.input_matrix,
             output_matrix=self.readout,
             discretization="euler",
+            initial_state=initial_state,
+            mask=mask,
             solver=self.solver,
             recompute=self.recompute,
         )

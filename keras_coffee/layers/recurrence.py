@@ -1,119 +1,261 @@
-"""What the recurrent layers share: weights by name, shapes, configuration."""
+"""What the recurrent layers share: the surface of Keras' own recurrent layers."""
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_coffee import constraints, initializers, solvers
+from keras_coffee import solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.arguments import positive_integer
+from keras_coffee.layers.arguments import positive_integer, single_state
+from keras_coffee.layers.declared_weights import DeclaredWeights
+from keras_coffee.ops import masking
 
 
-class WeightSpec(NamedTuple):
-    """A weight of a layer: the axes of its shape, and how it starts and is kept."""
-
-    axes: str  # "Dn" or "DD"
-    initializer: str
-    constraint: str | None = None
-
-
-class Recurrence(keras.layers.Layer, abc.ABC):
+class Recurrence(DeclaredWeights, abc.ABC):
     """A recurrence over time as a layer: `(B, T, D)` to `(B, T, D)`, or to the last `(B, D)`.
 
-    A subclass lists its weights in `WEIGHTS` and computes in `scan`. Each weight takes the
-    arguments `<name>_initializer`, `<name>_regularizer` and `<name>_constraint`.
+    Has the surface of Keras' recurrent layers: masks, initial and final states, statefulness, both
+    directions. A subclass lists its weights and computes in `scan`.
     """
-
-    WEIGHTS: ClassVar[dict[str, WeightSpec]]
 
     def __init__(
         self,
         n: int,
         *,
         return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
         solver: str | solvers.Sequential = "auto",
         recompute: bool = False,
         **kwargs: Any,
     ):
-        specs = self.weight_specs()
-        rules = {
-            f"{name}_{kind}": module.get(kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None)))
-            for name, spec in specs.items()
-            for kind, module in _RULES.items()
-        }
         super().__init__(**kwargs)
+        # Keras would round an initial state to the compute dtype; `call` casts what is to be cast.
+        self.autocast = False
+        self.supports_masking = True
         self.n = positive_integer("n", n)
         self.return_sequences = return_sequences
+        self.return_state = return_state
+        self.go_backwards = go_backwards
+        self.stateful = stateful
+        self.zero_output_for_mask = zero_output_for_mask
         found = solvers.get(solver)
         self.solver = solver if isinstance(solver, str) else found
         self.recompute = recompute
-        for name, rule in rules.items():
-            setattr(self, name, rule)
-
-    def weight_specs(self) -> dict[str, WeightSpec]:
-        """The weights that this layer has, in the order in which they are created and saved."""
-        return self.WEIGHTS
+        self._state = None
 
     @abc.abstractmethod
-    def scan(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs `(B, T, D)` and the final state `(B, D, n)`."""
+    def scan(
+        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs `(B, T, D)` and the final state `(B, D, n)`.
 
-    def build(self, inputs_shape):
+        The inputs are in `state_dtype`, with zeros at masked steps.
+        """
+
+    def build(self, inputs_shape, initial_state_shape=None):
         if len(inputs_shape) != 3 or inputs_shape[-1] is None:
             raise ValueError(
                 f"{type(self).__name__} expects inputs of shape (batch, time, features) with known "
                 f"features, received {tuple(inputs_shape)}. Add the missing axis, for example "
                 "with keras.layers.Reshape or x[:, :, None]."
             )
-        sizes = {"D": inputs_shape[-1], "n": self.n}
-        for name, spec in self.weight_specs().items():
-            weight = self.add_weight(
-                name=name,
-                shape=tuple(sizes[axis] for axis in spec.axes),
-                initializer=getattr(self, f"{name}_initializer"),
-                regularizer=getattr(self, f"{name}_regularizer"),
-                constraint=getattr(self, f"{name}_constraint"),
-                # The recurrence accumulates in float32 whatever the inputs are, and rounding its
-                # weights first would waste that.
-                autocast=False,
-            )
-            setattr(self, name, weight)
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: inputs_shape[-1]})
+        batch, _, dim = inputs_shape
+        self.add_declared_weights({"D": dim, "n": self.n})
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
+        self.state_size = [(dim, self.n)]
+        if self.stateful:
+            self._build_state(batch, dim)
 
-    def call(self, inputs):
+    def _build_state(self, batch, dim):
+        if batch is None:
+            raise ValueError(
+                f"{self.name!r} is stateful and keeps a state for each sequence of a batch, so the "
+                "size of the batch must be known. Give it as keras.Input(batch_shape=(batch, time, "
+                "features))."
+            )
+        # A weight like the others: so every backend carries it through compiled steps and saves it.
+        self._state = self.add_weight(
+            name="state",
+            shape=(batch, dim, self.n),
+            dtype=self.state_dtype,
+            initializer="zeros",
+            trainable=False,
+            autocast=False,
+        )
+
+    @property
+    def state_dtype(self) -> str:
+        """The dtype that the recurrence runs in, and of its states: float32 at least."""
+        return "float64" if self.compute_dtype == "float64" else "float32"
+
+    @property
+    def states(self):
+        """The state carried from batch to batch, in a list, or None if there is none."""
+        return None if self._state is None else [self._state]
+
+    def get_initial_state(self, batch_size: int) -> list[Tensor]:
+        """The state before the first step, zeros `(B, D, n)`, in a list as Keras has it."""
+        if not self.built:
+            raise ValueError(
+                f"The features of {self.name!r} are not known yet. Call or build the layer first."
+            )
+        shapes = ((batch_size, *size) for size in self.state_size)
+        return [ops.zeros(shape, self.state_dtype) for shape in shapes]
+
+    def reset_state(self) -> None:
+        """Sets the carried state to zeros. Nothing happens if the layer is not stateful."""
+        if self._state is not None:
+            self._state.assign(ops.zeros(self._state.shape, self.state_dtype))
+
+    reset_states = reset_state
+
+    def save_own_variables(self, store):
+        for key, weight in self._by_key().items():
+            store[key] = weight
+
+    def load_own_variables(self, store):
+        weights = self._by_key()
+        state = weights.pop("state", None)
+        # The state is not part of the match: a stateless layer takes the weights of a stateful one
+        # and the other way round, and a layer for another batch starts from zeros.
+        if set(store.keys()) - {"state"} != set(weights):
+            raise ValueError(
+                f"{self.name!r} expects the weights {list(self.weight_specs())}, but what is "
+                f"loaded has {len(set(store.keys()) - {'state'})} of them. Give the layer the "
+                "arguments that it was saved with."
+            )
+        for key, weight in weights.items():
+            weight.assign(store[key])
+        if state is not None:
+            saved = store["state"] if "state" in set(store.keys()) else None
+            fits = saved is not None and tuple(saved.shape) == tuple(state.shape)
+            state.assign(saved if fits else ops.zeros(state.shape, self.state_dtype))
+
+    def _by_key(self):
+        """Weights by the key they are saved under: numbers, as Keras has them, and the state."""
+        weights = [getattr(self, name) for name in self.weight_specs()]
+        keyed = {str(k): weight for k, weight in enumerate(weights)}
+        return keyed if self._state is None else {**keyed, "state": self._state}
+
+    def call(self, inputs, initial_state=None, mask=None, training=None, inputs_mask=None):
+        # `inputs_mask` is where Keras puts the mask of the inputs if there is an initial state too.
+        mask = inputs_mask if mask is None else mask
+        state = self._initial_state(inputs, initial_state)
+        outputs, final_state = self._run(inputs, state, mask)
+        if self._state is not None:
+            # A copy, since compiled steps may reuse the variable's memory while the caller holds
+            # the state that is returned.
+            self._state.assign(ops.copy(ops.stop_gradient(final_state)))
+        if not self.return_sequences:
+            outputs = outputs[:, -1]
+        return (outputs, final_state) if self.return_state else outputs
+
+    def _initial_state(self, inputs, given):
+        if self._state is not None and inputs.shape[0] not in (None, self._state.shape[0]):
+            raise ValueError(
+                f"{self.name!r} is stateful and keeps a state for a batch of "
+                f"{self._state.shape[0]} sequences, received a batch of {inputs.shape[0]}. Drop "
+                "batches of another size, or build a layer for this one."
+            )
+        if given is None:
+            # A copy, since the variable changes before a gradient is computed.
+            return None if self._state is None else ops.copy(self._state.value)
+        return single_state(given)
+
+    def _run(self, inputs, state, mask):
+        """Outputs in the compute dtype and the final state, in the order of processing."""
         # Complex inputs are left to the op, which refuses them: a cast would drop a part of them.
         if not keras.backend.standardize_dtype(inputs.dtype).startswith("complex"):
-            inputs = ops.cast(inputs, self.compute_dtype)
-        outputs, _ = self.scan(inputs)
-        return outputs if self.return_sequences else outputs[:, -1]
+            inputs = ops.cast(ops.cast(inputs, self.compute_dtype), self.state_dtype)
+        mask = masking.as_mask(mask, inputs)
+        if self.go_backwards:
+            inputs = ops.flip(inputs, axis=1)
+            mask = None if mask is None else ops.flip(mask, axis=1)
+        outputs, state = self.scan(masking.zero_masked(inputs, mask), state, mask)
+        if self.zero_output_for_mask:
+            outputs = masking.zero_masked(outputs, mask)
+        return ops.cast(outputs, self.compute_dtype), state
 
-    def compute_output_shape(self, inputs_shape):
+    def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Inputs times a weight. A product of matrices is what the compute dtype is there for."""
+        low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
+        return ops.cast(ops.matmul(*low), inputs.dtype)
+
+    def step(self, inputs_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step, for streams. As many steps give what the whole sequence gives.
+
+        Args:
+            inputs_t: u(k), `(B, D)`.
+            state: x(k-1), `(B, D, n)`; for the first step `layer.get_initial_state(B)`.
+
+        Returns:
+            Outputs y(k), `(B, D)`, and the state x(k), `(B, D, n)`. The carried state of a stateful
+            layer is neither read nor changed.
+
+        Raises:
+            ValueError: if the layer goes backwards, or a shape does not fit.
+        """
+        if self.go_backwards:
+            raise ValueError(
+                f"{self.name!r} goes backwards: its first output needs the last input, so it can't "
+                "follow a stream."
+            )
+        inputs_t = ops.convert_to_tensor(inputs_t)
+        if len(inputs_t.shape) != 2:
+            raise ValueError(
+                f"`step` of {self.name!r} expects the inputs of one step, (batch, features), "
+                f"received shape {tuple(inputs_t.shape)}."
+            )
+        if not self.built:
+            self.build((None, 1, inputs_t.shape[1]))
+        outputs, state = self._run(inputs_t[:, None], single_state(state), None)
+        return outputs[:, 0], state
+
+    def compute_mask(self, inputs, previous_mask):
+        mask = None
+        if self.return_sequences and previous_mask is not None:
+            mask = keras.tree.flatten(previous_mask)[0]
+        if mask is not None and self.go_backwards:
+            # The outputs come in the order of processing, and so does their mask.
+            mask = ops.flip(mask, axis=1)
+        return [mask, None] if self.return_state else mask
+
+    def compute_output_shape(self, inputs_shape, initial_state_shape=None):
         batch, length, dim = inputs_shape
-        return (batch, length, dim) if self.return_sequences else (batch, dim)
+        outputs = (batch, length, dim) if self.return_sequences else (batch, dim)
+        return (outputs, (batch, dim, self.n)) if self.return_state else outputs
+
+    def compute_output_spec(
+        self, inputs, initial_state=None, mask=None, training=None, inputs_mask=None
+    ):
+        shapes = self.compute_output_shape(inputs.shape)
+        if not self.return_state:
+            return keras.KerasTensor(shapes, self.compute_dtype)
+        dtypes = self.compute_dtype, self.state_dtype
+        return tuple(keras.KerasTensor(*pair) for pair in zip(shapes, dtypes, strict=True))
 
     def get_config(self):
-        rules = {
-            f"{name}_{kind}": keras.saving.serialize_keras_object(getattr(self, f"{name}_{kind}"))
-            for name in self.weight_specs()
-            for kind in _RULES
-        }
         solver = self.solver
         return {
             **super().get_config(),
             "n": self.n,
-            "return_sequences": self.return_sequences,
+            **{name: getattr(self, name) for name in _FLAGS},
             "solver": (
                 solver if isinstance(solver, str) else keras.saving.serialize_keras_object(solver)
             ),
-            "recompute": self.recompute,
-            **rules,
         }
 
 
-_RULES = {
-    "initializer": initializers,
-    "regularizer": keras.regularizers,
-    "constraint": constraints,
-}
+_FLAGS = (
+    "return_sequences",
+    "return_state",
+    "go_backwards",
+    "stateful",
+    "zero_output_for_mask",
+    "recompute",
+)

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_coffee.layers.recurrence import Recurrence, WeightSpec
+from keras_coffee.layers.declared_weights import WeightSpec
+from keras_coffee.layers.recurrence import Recurrence
 from keras_coffee.ops.selective_scan import selective_scan
 
 
@@ -23,6 +24,11 @@ class S6Layer(Recurrence):
     Args:
         n: States per feature, a positive integer.
         return_sequences: If False, only the last output is returned.
+        return_state: If True, the final state is returned too, `(outputs, state)`.
+        go_backwards: If True, time runs backwards; outputs come in that order.
+        stateful: If True, the state at the end of a batch is where the next batch starts, until
+            `reset_state()`. The batch size must be known. The state is saved with the layer.
+        zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
         solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
         recompute: If True, training keeps about √T states instead of T, and computes the others
             again when it needs them. No effect on values.
@@ -31,11 +37,17 @@ class S6Layer(Recurrence):
             `"s4d_real"` (initializers).
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    Input shape:
-        `(B, T, D)`. B and T may be unknown.
+    Call arguments:
+        inputs: u, `(B, T, D)`. B and T may be unknown.
+        initial_state: x(0), `(B, D, n)`, a tensor or a list of it. None: zeros, or the carried
+            state.
+        mask: `(B, T)`, False where a step is passed over: the state is held there. None: the mask
+            that the inputs carry, if any.
+        training: Ignored; there is nothing to do differently.
 
-    Output shape:
-        `(B, T, D)`, or `(B, D)` if `return_sequences=False`.
+    Returns:
+        Outputs `(B, T, D)`, or `(B, D)` if `return_sequences=False`, in the compute dtype; with
+        `return_state` also x(T), `(B, D, n)`, in float32 at least.
 
     Raises:
         ValueError: if `n` is not a positive integer, `solver` is unknown, or the inputs are not
@@ -58,16 +70,15 @@ class S6Layer(Recurrence):
         "step_projection": WeightSpec("DD", "standard_normal"),
     }
 
-    def scan(self, inputs):
-        def project(weight):
-            return ops.matmul(inputs, ops.cast(weight, inputs.dtype))
-
+    def scan(self, inputs, initial_state, mask):
         return selective_scan(
             inputs,
-            delta=ops.softplus(project(self.step_projection)),
+            delta=ops.softplus(self.project(inputs, self.step_projection)),
             transition=-ops.exp(self.log_transition),
-            input_matrix=project(self.input_projection),
-            output_matrix=project(self.output_projection),
+            input_matrix=self.project(inputs, self.input_projection),
+            output_matrix=self.project(inputs, self.output_projection),
+            initial_state=initial_state,
+            mask=mask,
             solver=self.solver,
             recompute=self.recompute,
         )

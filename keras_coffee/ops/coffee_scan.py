@@ -5,7 +5,7 @@ from keras import ops
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import Feedback
-from keras_coffee.ops import arguments
+from keras_coffee.ops import arguments, masking
 
 FEEDBACKS = ("sigmoid", "linear", None)
 
@@ -20,6 +20,7 @@ def coffee_scan(
     output_gate: Tensor | None = None,
     feedback: Feedback = "sigmoid",
     initial_state: Tensor | None = None,
+    mask: Tensor | None = None,
     solver: str | solvers.Sequential = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -43,6 +44,9 @@ def coffee_scan(
         feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1);
             None gates from the input, Δ(k) = σ(w u(k)).
         initial_state: x(0), `(B, D, n)`. None: zeros.
+        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
+            the output repeated, zero before the first step that counts. Whatever stands in the
+            tensors at such a step, NaN included, has no effect. None: every step counts.
         solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
             again. No effect on values.
@@ -70,7 +74,8 @@ def coffee_scan(
         raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
-    sequences = ops.cast(inputs, dtype)
+    mask = masking.as_mask(mask, inputs)
+    sequences = masking.zero_masked(ops.cast(inputs, dtype), mask)
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
 
@@ -85,7 +90,9 @@ def coffee_scan(
         optional(input_matrix, "input_matrix"),
         optional(output_gate, "output_gate"),
         arguments.as_initial_state(initial_state, sequences, transition),
+        None if mask is None else ops.cast(mask, dtype),
         feedback=feedback,
         recompute=recompute,
     )
+    outputs = masking.zero_before_first(outputs, mask)
     return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)

@@ -5,7 +5,7 @@ from keras import ops
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.selective import Discretization
-from keras_coffee.ops import arguments
+from keras_coffee.ops import arguments, masking
 
 DISCRETIZATIONS = ("zoh", "euler")
 
@@ -19,6 +19,7 @@ def selective_scan(
     *,
     discretization: Discretization = "zoh",
     initial_state: Tensor | None = None,
+    mask: Tensor | None = None,
     solver: str | solvers.Sequential = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -41,6 +42,9 @@ def selective_scan(
         output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
         discretization: `"zoh"`, the exact zero-order hold of S6, or `"euler"`, its first order.
         initial_state: x(0), `(B, D, n)`. None: zeros.
+        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
+            the output repeated, zero before the first step that counts. Whatever stands in the
+            tensors at such a step, NaN included, has no effect. None: every step counts.
         solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
             again. No effect on values.
@@ -70,18 +74,27 @@ def selective_scan(
         )
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
-    sequences = ops.cast(inputs, dtype)
+    mask = masking.as_mask(mask, inputs)
+    sequences = masking.zero_masked(ops.cast(inputs, dtype), mask)
+    delta = arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype)
     transition = arguments.as_transition(transition, inputs, dtype)
+    input_matrix = _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype)
+    output_matrix = _as_matrix(output_matrix, "output_matrix", inputs, transition, dtype)
+    if len(input_matrix.shape) == 3:
+        input_matrix = masking.zero_masked(input_matrix, mask)
+    if len(output_matrix.shape) == 3:
+        output_matrix = masking.repeat_last(output_matrix, mask)
     outputs, final_state = backend.selective_scan(
         sequences,
-        arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype),
+        masking.zero_masked(delta, mask),
         transition,
-        _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype),
-        _as_matrix(output_matrix, "output_matrix", inputs, transition, dtype),
+        input_matrix,
+        output_matrix,
         arguments.as_initial_state(initial_state, sequences, transition),
         discretization=discretization,
         recompute=recompute,
     )
+    outputs = masking.zero_before_first(outputs, mask)
     return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)
 
 

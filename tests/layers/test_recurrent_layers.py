@@ -5,31 +5,11 @@ import numpy as np
 import pytest
 from keras import ops
 from keras.src import testing
+from recurrent import CASES, CHOSEN, LAYERS, ROUNDING, SHAPE, expected, random_inputs, randomized
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-from keras_coffee.backend import numpy as oracle
 from keras_coffee.constraints import Interval
 from keras_coffee.solvers import Sequential
-
-# Layer, arguments, parameters at D = 3 and n = 4.
-CASES = {
-    "coffee": (CoffeeLayer, {}, 36),
-    "coffee-filter": (CoffeeLayer, {"output_filter": True}, 48),
-    "coffee-input-matrix": (CoffeeLayer, {"use_input_matrix": True}, 48),
-    "coffee-all": (CoffeeLayer, {"output_filter": True, "use_input_matrix": True}, 60),
-    "coffee-linear": (CoffeeLayer, {"feedback": "linear"}, 36),
-    "coffee-none": (CoffeeLayer, {"feedback": None}, 36),
-    "s6": (S6Layer, {}, 45),
-    "linearized-s6": (LinearizedS6Layer, {}, 45),
-}
-LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
-# One case a layer, for what takes long.
-CHOSEN = ("coffee-all", "s6", "linearized-s6")
-# One shape for most tests, so that TensorFlow compiles a scan once.
-SHAPE = (2, 9, 3)
-
-# The layers' only float32 rounding besides the scan's own is one matmul over D = 3.
-ROUNDING = 1e-5
 
 
 @pytest.fixture(params=CASES)
@@ -44,53 +24,14 @@ def chosen(request):
     return layer_class, {"n": 4, **arguments}
 
 
-def random_inputs(*shape):
-    return np.random.default_rng(0).normal(size=shape).astype("float32")
-
-
-def randomized(layer, dim=3):
-    """Builds a layer and moves its weights off their special starting values."""
-    layer.build((None, None, dim))
-    generator = np.random.default_rng(1)
-    for weight in layer.weights:
-        values = generator.normal(size=weight.shape)
-        weight.assign(-2 / (1 + np.exp(values)) if weight.name == "transition" else values)
-    return layer
-
-
-def expected_outputs(layer, inputs):
-    """The layer's equations in float64, from its weights."""
-    w = {weight.name: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
-    u = np.float64(inputs)
-    zeros = np.zeros((len(u), u.shape[-1], layer.n))
-    if isinstance(layer, CoffeeLayer):
-        optional = (w.get("input_matrix"), w.get("output_gate"))
-        weights = (w["transition"], w["gate"], w["readout"], *optional, zeros)
-        return oracle.coffee_scan(u, *weights, feedback=layer.feedback)[0]
-    arguments = u @ w["step_projection"]
-    if isinstance(layer, S6Layer):
-        return oracle.selective_scan(
-            u,
-            np.logaddexp(0, arguments),
-            -np.exp(w["log_transition"]),
-            u @ w["input_projection"],
-            u @ w["output_projection"],
-            zeros,
-            discretization="zoh",
-        )[0]
-    delta = 1 / (1 + np.exp(-arguments))
-    matrices = (w["transition"], w["input_matrix"], w["readout"])
-    return oracle.selective_scan(u, delta, *matrices, zeros, discretization="euler")[0]
-
-
 def test_equation(case):
     layer_class, arguments, _ = case
     layer = randomized(layer_class(**arguments))
     inputs = random_inputs(*SHAPE)
-    expected = expected_outputs(layer, inputs)
-    scale = np.abs(expected).max()
+    outputs, _ = expected(layer, inputs)
+    scale = np.abs(outputs).max()
     np.testing.assert_allclose(
-        ops.convert_to_numpy(layer(inputs)), expected, atol=ROUNDING * scale, rtol=0
+        ops.convert_to_numpy(layer(inputs)), outputs, atol=ROUNDING * scale, rtol=0
     )
 
 
@@ -108,7 +49,7 @@ def test_keras_own_battery(chosen):
         expected_num_non_trainable_weights=0,
         expected_num_seed_generators=0,
         expected_num_losses=0,
-        supports_masking=False,
+        supports_masking=True,
     )
 
 
@@ -281,10 +222,10 @@ def test_low_precision_rounds_only_inputs_and_outputs(policy):
     compute = keras.DTypePolicy(policy).compute_dtype
     assert keras.backend.standardize_dtype(outputs.dtype) == compute
     rounded = ops.cast(ops.cast(inputs, compute), "float32")
-    expected = expected_outputs(layer, ops.convert_to_numpy(rounded))
+    exact, _ = expected(layer, ops.convert_to_numpy(rounded))
     unit = 2.0**-8 if compute == "bfloat16" else 2.0**-11
     outputs = ops.convert_to_numpy(ops.cast(outputs, "float32"))
-    np.testing.assert_allclose(outputs, expected, rtol=1.01 * unit, atol=1e-4)
+    np.testing.assert_allclose(outputs, exact, rtol=1.01 * unit, atol=1e-4)
 
 
 def test_linear_feedback_never_leaves_the_zero_state():

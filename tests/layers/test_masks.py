@@ -1,0 +1,210 @@
+"""A masked step is the identity, wherever the mask comes from and whatever stands beneath it."""
+
+import keras
+import numpy as np
+import pytest
+from gradients import value_and_gradients
+from keras import ops
+from recurrent import (
+    CHOSEN,
+    make,
+    random_inputs,
+    randomized,
+    to_numpy,
+    with_weights_of,
+)
+
+BATCH, LENGTH, DIM = 4, 9, 3
+# Left, right and middle padding, and a row of padding alone.
+MASK = np.ones((BATCH, LENGTH), bool)
+MASK[0, :3] = MASK[1, 6:] = MASK[2, 3:5] = MASK[3] = False
+INPUTS = random_inputs(BATCH, LENGTH, DIM)
+STATE = random_inputs(BATCH, DIM, 4, seed=1)
+# Two float32 runs of the same numbers, one of them over a longer sequence.
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture(params=CHOSEN)
+def layer(request):
+    return randomized(make(request.param, return_state=True))
+
+
+def inner(tensor, array):
+    return ops.sum(ops.multiply(tensor, array))
+
+
+def alone(layer, row, inputs=INPUTS, state=STATE):
+    """A row without its padding: outputs and final state."""
+    steps = inputs[row : row + 1, MASK[row]]
+    if not steps.size:
+        return np.zeros((0, DIM)), state[row]
+    outputs, final_state = to_numpy(layer(steps, initial_state=state[row : row + 1]))
+    return outputs[0], final_state[0]
+
+
+@pytest.mark.parametrize("padding", [0.0, 1e30, np.inf, np.nan])
+def test_a_padded_batch_equals_each_row_alone_in_value(layer, padding):
+    padded = np.where(MASK[..., None], INPUTS, padding).astype("float32")
+    outputs, final_state = to_numpy(layer(padded, initial_state=STATE, mask=MASK))
+    for row in range(BATCH):
+        own, own_final = alone(layer, row)
+        np.testing.assert_allclose(outputs[row, MASK[row]], own, **CLOSE)
+        np.testing.assert_allclose(final_state[row], own_final, **CLOSE)
+
+
+def test_a_padded_batch_equals_each_row_alone_in_gradient(layer):
+    weights, names = layer.get_weights(), [weight.name for weight in layer.weights]
+    by_outputs, by_final = random_inputs(*INPUTS.shape, seed=2), random_inputs(4, 3, 4, seed=3)
+
+    def gradients(inputs, state, by_outputs, by_final, mask=None):
+        def loss(inputs, state, *weights):
+            (outputs, final_state), _ = layer.stateless_call(
+                weights, [], inputs, initial_state=state, mask=mask
+            )
+            return inner(outputs, by_outputs) + inner(final_state, by_final)
+
+        return value_and_gradients(loss, inputs, state, *weights)[1]
+
+    padded = np.where(MASK[..., None], INPUTS, np.float32(np.nan))
+    # The cotangent of a repeated output would belong to the step that it repeats.
+    seen = by_outputs * MASK[..., None]
+    by_inputs, by_state, *by_weights = gradients(padded, STATE, seen, by_final, MASK)
+    assert not by_inputs[~MASK].any()
+    np.testing.assert_array_equal(by_state[3], by_final[3])
+    totals = [np.zeros_like(weight) for weight in weights]
+    for row in range(BATCH - 1):
+        one, kept = slice(row, row + 1), MASK[row]
+        own_inputs, own_state, *own_weights = gradients(
+            INPUTS[one, kept], STATE[one], by_outputs[one, kept], by_final[one]
+        )
+        scale = abs(own_inputs).max()
+        np.testing.assert_allclose(by_inputs[one, kept] / scale, own_inputs / scale, **CLOSE)
+        scale = abs(own_state).max()
+        np.testing.assert_allclose(by_state[one] / scale, own_state / scale, **CLOSE)
+        totals = [total + own for total, own in zip(totals, own_weights, strict=True)]
+    for name, total, actual in zip(names, totals, by_weights, strict=True):
+        scale = abs(total).max()
+        np.testing.assert_allclose(actual / scale, total / scale, **CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_outputs_are_repeated_or_zero(layer, recompute):
+    layer = with_weights_of(layer, recompute=recompute)
+    outputs, _ = to_numpy(layer(INPUTS, initial_state=STATE, mask=MASK))
+    # There is nothing to repeat yet before the first step that counts, as in Keras.
+    assert not outputs[0, :3].any()
+    assert not outputs[3].any()
+    np.testing.assert_array_equal(outputs[1, 6:], np.tile(outputs[1, 5], (3, 1)))
+    np.testing.assert_array_equal(outputs[2, 3:5], np.tile(outputs[2, 2], (2, 1)))
+    zeroing = with_weights_of(layer, zero_output_for_mask=True)
+    zeroed, _ = to_numpy(zeroing(INPUTS, initial_state=STATE, mask=MASK))
+    np.testing.assert_array_equal(zeroed, outputs * MASK[..., None])
+
+
+def test_repeated_outputs_send_their_gradient_to_the_step_that_they_repeat(layer):
+    # Right padding and return_sequences=False: the last output is that of the last real step.
+    last = with_weights_of(layer, return_sequences=False, return_state=False)
+
+    def gradient(inputs, mask=None):
+        return value_and_gradients(lambda x: ops.sum(last(x, mask=mask)), inputs)[1][0]
+
+    by_inputs, own = gradient(INPUTS[1:2], MASK[1:2]), gradient(INPUTS[1:2, :6])
+    np.testing.assert_allclose(by_inputs[:, :6], own, **CLOSE)
+    assert not by_inputs[:, 6:].any()
+
+
+def test_backwards_a_mask_is_turned_with_the_inputs(layer):
+    backwards = with_weights_of(layer, go_backwards=True)
+    outputs, final_state = backwards(INPUTS, initial_state=STATE, mask=MASK)
+    turned, turned_final = layer(INPUTS[:, ::-1], initial_state=STATE, mask=MASK[:, ::-1])
+    np.testing.assert_array_equal(*to_numpy([outputs, turned]))
+    np.testing.assert_array_equal(*to_numpy([final_state, turned_final]))
+
+
+# Where masks come from, and where they go.
+
+
+class SeenMask(keras.layers.Layer):
+    """Puts out the mask that it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.supports_masking = True
+
+    def call(self, inputs, mask=None):
+        return ops.cast(mask, "float32")
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[:2]
+
+
+TOKENS = np.array([[0, 0, 5, 2, 1], [3, 4, 1, 0, 0]])
+
+
+def embedding():
+    return keras.layers.Embedding(6, DIM, mask_zero=True)
+
+
+@pytest.mark.parametrize("go_backwards", [False, True])
+def test_a_mask_is_used_and_passed_on_in_the_order_of_the_outputs(go_backwards):
+    # Keras passes the mask of a layer that goes backwards on as it came, beside turned outputs;
+    # and from 3.16 on its recurrent layers pass none on.
+    layer = make("coffee-all", go_backwards=go_backwards)
+    tokens = keras.Input((None,), dtype="int32")
+    embedded = embedding()
+    outputs = layer(embedded(tokens))
+    model = keras.Model(tokens, [outputs, SeenMask()(outputs), embedded.output])
+    actual, mask, vectors = to_numpy(model(TOKENS))
+    order = slice(None, None, -1 if go_backwards else 1)
+    np.testing.assert_array_equal(mask, (TOKENS != 0)[:, order])
+    expected = layer(vectors, mask=TOKENS != 0)
+    np.testing.assert_array_equal(actual, to_numpy(expected))
+    assert not np.allclose(actual, to_numpy(layer(vectors)))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_an_initial_state_does_not_make_the_mask_disappear(symbolic):
+    # Keras' own layers drop the mask of their inputs when an initial state comes too.
+    layer, source = make("s6", return_state=True), embedding()
+    if symbolic:
+        tokens, state = keras.Input((None,), dtype="int32"), keras.Input((DIM, 4))
+        outputs, final_state = layer(source(tokens), initial_state=state)
+        model = keras.Model([tokens, state], [outputs, final_state, SeenMask()(outputs)])
+        outputs, final_state, mask = model([TOKENS, STATE[:2]])
+        np.testing.assert_array_equal(to_numpy(mask), TOKENS != 0)
+    else:
+        outputs, final_state = layer(source(TOKENS), initial_state=STATE[:2])
+    vectors = ops.convert_to_tensor(to_numpy(source(TOKENS)))
+    expected = layer(vectors, initial_state=STATE[:2], mask=TOKENS != 0)
+    for actual, e in zip(to_numpy([outputs, final_state]), to_numpy(expected), strict=True):
+        np.testing.assert_allclose(actual, e, **CLOSE)
+
+
+def test_masking_layer_and_loss_see_the_mask():
+    # The loss is averaged over the steps that count, as behind Keras' own recurrent layers.
+    layer = make("linearized-s6")
+    model = keras.Sequential([keras.Input((LENGTH, DIM)), keras.layers.Masking(0.0), layer])
+    model.compile("sgd", "mse")
+    padded = INPUTS * MASK[..., None]
+    outputs = model.predict(padded, verbose=0)
+    targets = random_inputs(*INPUTS.shape, seed=5)
+    loss = model.evaluate(padded, targets, verbose=0)
+    np.testing.assert_allclose(loss, ((outputs - targets) ** 2)[MASK].mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_a_mask_of_numbers_counts_as_one_of_booleans(layer, dtype):
+    expected = layer(INPUTS, mask=MASK)
+    actual = layer(INPUTS, mask=ops.convert_to_tensor(MASK.astype(dtype)))
+    np.testing.assert_array_equal(to_numpy(actual[0]), to_numpy(expected[0]))
+
+
+def test_no_mask_equals_a_mask_of_ones(layer):
+    for actual, expected in zip(layer(INPUTS), layer(INPUTS, mask=MASK | True), strict=True):
+        np.testing.assert_allclose(*to_numpy([actual, expected]), **CLOSE)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 8), (4, 9, 3), (4, 9, 1), (1, 9)])
+def test_a_mask_of_another_shape_is_an_error(layer, shape):
+    with pytest.raises(ValueError, match=r"`mask` must have shape \(4, 9\), received"):
+        layer(INPUTS, mask=np.ones(shape, bool))
