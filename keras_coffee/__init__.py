@@ -11,3 +11,4 @@ from keras_coffee._version import __version__ as __version__
 from keras_coffee.layers import CoffeeLayer as CoffeeLayer
 from keras_coffee.layers import LinearizedS6Layer as LinearizedS6Layer
 from keras_coffee.layers import S6Layer as S6Layer
+from keras_coffee.streaming import Stream as Stream

@@ -28,6 +28,7 @@ ALLOWED = {
     "ops": {"_typing", "backend", "cells", "solvers"},
     "layers": {"_typing", "cells", "constraints", "initializers", "ops", "solvers"},
     "datasets": set(),
+    "streaming": {"_typing", "layers"},
 }
 
 

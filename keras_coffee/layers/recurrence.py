@@ -186,15 +186,20 @@ class Recurrence(DeclaredWeights, abc.ABC):
         low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
         return ops.cast(ops.matmul(*low), inputs.dtype)
 
-    def step(self, inputs_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step, for streams. As many steps give what the whole sequence gives.
+    def advance(
+        self, inputs: Tensor, state: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Some steps of a stream, in the order of time.
 
         Args:
-            inputs_t: u(k), `(B, D)`.
-            state: x(k-1), `(B, D, n)`; for the first step `layer.get_initial_state(B)`.
+            inputs: u, `(B, K, D)` for K steps.
+            state: The state before them, `(B, D, n)`: that of the call before, or
+                `layer.get_initial_state(B)`.
+            mask: `(B, K)`, False where a step is passed over.
 
         Returns:
-            Outputs y(k), `(B, D)`, and the state x(k), `(B, D, n)`. The carried state of a stateful
+            Outputs of all these steps, `(B, K, D)`, and the state after them, `(B, D, n)`,
+            whatever `return_sequences` and `return_state` say. The carried state of a stateful
             layer is neither read nor changed.
 
         Raises:
@@ -205,15 +210,25 @@ class Recurrence(DeclaredWeights, abc.ABC):
                 f"{self.name!r} goes backwards: its first output needs the last input, so it can't "
                 "follow a stream."
             )
-        inputs_t = ops.convert_to_tensor(inputs_t)
-        if len(inputs_t.shape) != 2:
-            raise ValueError(
-                f"`step` of {self.name!r} expects the inputs of one step, (batch, features), "
-                f"received shape {tuple(inputs_t.shape)}."
-            )
+        inputs = ops.convert_to_tensor(inputs)
         if not self.built:
-            self.build((None, 1, inputs_t.shape[1]))
-        outputs, state = self._run(inputs_t[:, None], single_state(state), None)
+            self.build(inputs.shape)
+        return self._run(inputs, single_state(state), mask)
+
+    def step(self, inputs_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of a stream: `advance` without the axis of time.
+
+        Args:
+            inputs_t: u(k), `(B, D)`.
+            state: x(k-1), `(B, D, n)`; for the first step `layer.get_initial_state(B)`.
+
+        Returns:
+            Outputs y(k), `(B, D)`, and the state x(k), `(B, D, n)`.
+
+        Raises:
+            ValueError: if the layer goes backwards, or a shape does not fit.
+        """
+        outputs, state = self.advance(ops.expand_dims(inputs_t, 1), state)
         return outputs[:, 0], state
 
     def compute_mask(self, inputs, previous_mask):

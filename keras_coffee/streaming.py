@@ -1,0 +1,163 @@
+"""A whole model over a stream, one token or one block at a time."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.layers.recurrence import Recurrence
+from keras_coffee.layers.softmin_logits import SoftminLogits
+from keras_coffee.layers.symbol_embedding import SymbolEmbedding
+
+# Layers of Keras that treat each step by itself, when nothing is trained.
+_POINTWISE: tuple[type, ...] = (
+    SoftminLogits,
+    SymbolEmbedding,
+    *(
+        getattr(keras.layers, name)
+        for name in (
+            "Activation",
+            "ActivityRegularization",
+            "AlphaDropout",
+            "BatchNormalization",
+            "Dense",
+            "Dropout",
+            "ELU",
+            "Embedding",
+            "GaussianDropout",
+            "GaussianNoise",
+            "Identity",
+            "LayerNormalization",
+            "LeakyReLU",
+            "Masking",
+            "ReLU",
+            "Rescaling",
+            "Softmax",
+            "SpatialDropout1D",
+            "TimeDistributed",
+            "UnitNormalization",
+        )
+    ),
+)
+
+
+class Stream:
+    """Feeds a `keras.Sequential` a sequence piece by piece, and carries the state of each layer.
+
+    The outputs are those of the whole sequence at once, and a piece costs the same however much
+    came before it. A stream holds nothing itself: states go in and come out, so that several
+    sequences can be followed, copied and taken up again, and `jax.jit(stream.step)` or
+    `tf.function(stream.step)` compiles it.
+
+    Args:
+        model: A built `keras.Sequential` of the recurrent layers of `keras_coffee`, not backwards,
+            and of layers that treat each step by itself, such as `Dense`, `Embedding` and
+            `LayerNormalization`; or of further `Sequential` models of those.
+        pointwise: Other classes of layers that treat each step by itself.
+
+    Raises:
+        TypeError: if the model is no `keras.Sequential`.
+        ValueError: if the model is not built, or a layer needs more than the present step.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(8), S6Layer(4)])
+        >>> stream = Stream(model)
+        >>> state = stream.get_initial_state(batch_size=2)
+        >>> outputs, state = stream(np.ones((2, 50, 3)), state)
+        >>> outputs_t, state = stream.step(np.ones((2, 3)), state)
+        >>> outputs.shape, outputs_t.shape
+        ((2, 50, 3), (2, 3))
+    """
+
+    def __init__(self, model: keras.Sequential, pointwise: Iterable[type] = ()):
+        if not isinstance(model, keras.Sequential):
+            raise TypeError(f"A stream needs a keras.Sequential, received {type(model).__name__}.")
+        if not model.built:
+            raise ValueError(
+                f"{model.name!r} is not built. Begin it with keras.Input, or call it once."
+            )
+        self._layers = list(_layers(model))
+        for layer in self._layers:
+            _check(layer, (*_POINTWISE, *pointwise))
+        recurrent = [layer for layer in self._layers if isinstance(layer, Recurrence)]
+        self._recurrent = recurrent
+        self._has_time = all(layer.return_sequences for layer in recurrent)
+
+    def get_initial_state(self, batch_size: int) -> list[Tensor]:
+        """The states before the first step: zeros `(B, D, n)`, one for each recurrent layer."""
+        return [layer.get_initial_state(batch_size)[0] for layer in self._recurrent]
+
+    def __call__(self, inputs: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Feeds a block of steps.
+
+        Args:
+            inputs: What the model takes, `(B, K, ...)` for a block of K steps.
+            state: The states that the block before it led to, or `get_initial_state`.
+
+        Returns:
+            What the model puts out for these steps (for the last of them, if a layer has
+            `return_sequences=False`), and the new states. No gradient goes from block to block.
+            Where a mask passes over the first steps of a block, outputs are zero.
+        """
+        if len(state) != len(self._recurrent):
+            raise ValueError(
+                f"The stream has {len(self._recurrent)} recurrent layers, received {len(state)} "
+                "states. Start with `get_initial_state`."
+            )
+        outputs, mask = ops.convert_to_tensor(inputs), None
+        # Not carried on, or the graph of a long stream would grow with it on PyTorch.
+        carried = [ops.stop_gradient(x) for x in state]
+        new: list[Tensor] = []
+        for layer in self._layers:
+            given = outputs
+            if isinstance(layer, Recurrence):
+                outputs, final_state = layer.advance(given, carried[len(new)], mask)
+                new.append(final_state)
+                if not layer.return_sequences:
+                    outputs, mask = outputs[:, -1], None
+            else:
+                outputs = layer(given)
+                mask = layer.compute_mask(given, mask)
+        return outputs, new
+
+    def step(self, inputs_t: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Feeds one step: as `__call__`, without the axis of time.
+
+        Args:
+            inputs_t: What the model takes, at one step: `(B, ...)`.
+            state: The states that the step before it led to, or `get_initial_state`.
+
+        Returns:
+            What the model puts out at this step, and the new states.
+        """
+        outputs, state = self(ops.expand_dims(inputs_t, 1), state)
+        return outputs[:, 0] if self._has_time else outputs, state
+
+
+def _layers(model: keras.Sequential) -> Iterator[Any]:
+    for layer in model.layers:
+        if isinstance(layer, keras.Sequential):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def _check(layer: Any, pointwise: tuple[type, ...]) -> None:
+    """Raises unless a layer can follow a stream."""
+    if isinstance(layer, Recurrence):
+        if layer.go_backwards:
+            raise ValueError(
+                f"{layer.name!r} goes backwards: its first output needs the last input, so it "
+                "can't follow a stream."
+            )
+        return
+    axes = getattr(layer, "axis", -1)
+    axes = axes if isinstance(axes, (list, tuple)) else [axes]
+    if not isinstance(layer, pointwise) or not set(axes) <= {-1, 2}:
+        raise ValueError(
+            f"{layer.name!r} of type {type(layer).__name__} may need other steps than the present "
+            "one, so it can't follow a stream. If it does treat each step by itself, say so: "
+            "Stream(model, pointwise=[...])."
+        )

@@ -1,0 +1,202 @@
+"""A model fed piece by piece gives what it gives for the whole sequence."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from recurrent import CASES, make, random_inputs, randomized, to_numpy
+
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer, Stream
+from keras_coffee.layers import SoftminLogits, SymbolEmbedding
+
+BATCH, LENGTH, DIM = 2, 9, 3
+INPUTS = random_inputs(BATCH, LENGTH, DIM)
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def model_of(*layers):
+    model = keras.Sequential([keras.Input((None, DIM)), *layers])
+    for layer in model.layers:
+        if hasattr(layer, "weight_specs"):
+            for k, weight in enumerate(layer.weights):
+                values = random_inputs(*weight.shape, seed=k)
+                weight.assign(-abs(values) / 2 if weight.name == "transition" else values / 2)
+    return model
+
+
+def several():
+    return model_of(
+        CoffeeLayer(4, output_filter=True),
+        keras.layers.LayerNormalization(),
+        keras.Sequential([S6Layer(4), keras.layers.Dropout(0.5)]),
+        keras.layers.Dense(DIM, activation="tanh"),
+        LinearizedS6Layer(4),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_of_a_layer_equal_the_full_pass(case):
+    layer = randomized(make(case, return_state=True))
+    outputs, final_state = to_numpy(layer(INPUTS))
+    (state,), steps = layer.get_initial_state(BATCH), []
+    for t in range(LENGTH):
+        outputs_t, state = layer.step(INPUTS[:, t], state)
+        assert outputs_t.shape == (BATCH, DIM)
+        steps.append(to_numpy(outputs_t))
+    np.testing.assert_allclose(np.stack(steps, 1), outputs, **CLOSE)
+    np.testing.assert_allclose(to_numpy(state), final_state, **CLOSE)
+
+
+def test_steps_leave_a_carried_state_alone_and_ignore_what_is_returned():
+    layer = randomized(
+        make("s6", stateful=True, return_sequences=False, return_state=True), batch=BATCH
+    )
+    layer(INPUTS)
+    before = to_numpy(layer.states[0])
+    outputs, _ = layer.advance(INPUTS, layer.get_initial_state(BATCH))
+    assert outputs.shape == INPUTS.shape
+    np.testing.assert_array_equal(to_numpy(layer.states[0]), before)
+
+
+@pytest.mark.parametrize("blocks", [[9], [1] * 9, [4, 1, 4]], ids=str)
+def test_a_model_fed_in_blocks_equals_the_full_pass(blocks):
+    model = several()
+    stream = Stream(model)
+    state, outputs = stream.get_initial_state(BATCH), []
+    for block in np.split(INPUTS, np.cumsum(blocks)[:-1], axis=1):
+        outputs_of_block, state = stream(block, state)
+        outputs.append(to_numpy(outputs_of_block))
+    expected = model.predict(INPUTS, verbose=0)
+    np.testing.assert_allclose(np.concatenate(outputs, 1), expected, **CLOSE)
+
+
+def test_a_model_fed_step_by_step_equals_the_full_pass():
+    model = several()
+    stream = Stream(model)
+    state, outputs = stream.get_initial_state(BATCH), []
+    for t in range(LENGTH):
+        outputs_t, state = stream.step(INPUTS[:, t], state)
+        outputs.append(to_numpy(outputs_t))
+    np.testing.assert_allclose(np.stack(outputs, 1), model.predict(INPUTS, verbose=0), **CLOSE)
+
+
+def test_without_sequences_the_last_output_so_far_comes_out():
+    model = model_of(CoffeeLayer(4), S6Layer(4, return_sequences=False), keras.layers.Dense(1))
+    stream = Stream(model)
+    outputs, state = stream(INPUTS[:, :8], stream.get_initial_state(BATCH))
+    expected = model.predict(INPUTS[:, :8], verbose=0)
+    np.testing.assert_allclose(to_numpy(outputs), expected, **CLOSE)
+    outputs, _ = stream.step(INPUTS[:, 8], state)
+    np.testing.assert_allclose(to_numpy(outputs), model.predict(INPUTS, verbose=0), **CLOSE)
+
+
+def test_tokens_one_by_one_through_the_model_of_the_induction_head_task():
+    embedding = SymbolEmbedding(5, 8)
+    layers = [keras.Input((None,), dtype="int32"), embedding, CoffeeLayer(4)]
+    model = keras.Sequential([*layers, SoftminLogits(embedding, last=1)])
+    stream = Stream(model)
+    tokens = np.random.default_rng(0).integers(5, size=(BATCH, LENGTH)).astype("int32")
+    state = stream.get_initial_state(BATCH)
+    for t in range(LENGTH):
+        logits, state = stream.step(tokens[:, t], state)
+    expected = model.predict(tokens, verbose=0)[:, -1]
+    np.testing.assert_allclose(to_numpy(logits), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_masked_tokens_hold_the_states():
+    layers = [keras.layers.Embedding(6, DIM, mask_zero=True), CoffeeLayer(4), S6Layer(4)]
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+    tokens = np.array([[3, 0, 0, 5, 2], [1, 4, 0, 2, 0]], "int32")
+    stream = Stream(model)
+    _, state = stream(tokens[:, :2], stream.get_initial_state(BATCH))
+    outputs, _ = stream(tokens[:, 2:], state)
+    expected = model.predict(tokens, verbose=0)[:, 2:]
+    counts = tokens[:, 2:] != 0
+    np.testing.assert_allclose(to_numpy(outputs)[counts], expected[counts], **CLOSE)
+
+
+def test_no_gradient_is_carried_on():
+    # On torch the graph of a long stream would otherwise grow until memory ends.
+    stream = Stream(several())
+    state = stream.get_initial_state(BATCH)
+    for _ in range(2):
+        _, state = stream(INPUTS, state)
+    depths = [_graph_depth(x) for x in state]
+    for _ in range(3):
+        _, state = stream(INPUTS, state)
+    assert [_graph_depth(x) for x in state] == depths
+
+
+def _graph_depth(tensor):
+    if keras.config.backend() != "torch" or tensor.grad_fn is None:
+        return 0
+    count, open_nodes, seen = 0, [tensor.grad_fn], set()
+    while open_nodes:
+        node = open_nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        count += 1
+        open_nodes += [following for following, _ in node.next_functions if following]
+    return count
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        keras.layers.Conv1D(DIM, 2, padding="causal"),
+        keras.layers.GRU(DIM, return_sequences=True),
+        keras.layers.Bidirectional(CoffeeLayer(2)),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.LayerNormalization(axis=1),
+        keras.layers.Softmax(axis=1),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_that_may_need_other_steps_are_refused(layer):
+    length = 5 if getattr(layer, "axis", -1) == 1 else None
+    model = keras.Sequential([keras.Input((length, DIM)), CoffeeLayer(2), layer])
+    with pytest.raises(ValueError, match=f"of type {type(layer).__name__} may need other steps"):
+        Stream(model)
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+
+
+def test_a_layer_of_ones_own_is_taken_at_its_word():
+    model = model_of(Doubled(), CoffeeLayer(2))
+    with pytest.raises(ValueError, match=r"Stream\(model, pointwise=\[\.\.\.\]\)"):
+        Stream(model)
+    stream = Stream(model, pointwise=[Doubled])
+    outputs, _ = stream(INPUTS, stream.get_initial_state(BATCH))
+    np.testing.assert_allclose(to_numpy(outputs), model.predict(INPUTS, verbose=0), **CLOSE)
+
+
+def test_a_layer_that_goes_backwards_is_refused():
+    layer = randomized(make("s6", go_backwards=True))
+    for follow in (layer.advance, lambda x, state: layer.step(x[:, 0], state)):
+        with pytest.raises(ValueError, match="goes backwards.*can't follow a stream"):
+            follow(INPUTS, layer.get_initial_state(BATCH))
+    with pytest.raises(ValueError, match="goes backwards.*can't follow a stream"):
+        Stream(model_of(S6Layer(2, go_backwards=True)))
+
+
+def test_models_that_are_not_ready_are_errors():
+    with pytest.raises(TypeError, match="needs a keras.Sequential, received CoffeeLayer"):
+        Stream(CoffeeLayer(2))
+    with pytest.raises(ValueError, match="is not built. Begin it with keras.Input"):
+        Stream(keras.Sequential([CoffeeLayer(2)]))
+    with pytest.raises(ValueError, match="has 1 recurrent layers, received 2 states"):
+        Stream(model_of(CoffeeLayer(2)))(INPUTS, [ops.zeros((2, 3, 2))] * 2)
+
+
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, DIM)])
+def test_a_step_of_another_rank_is_an_error(shape):
+    layer = randomized(make("coffee"))
+    with pytest.raises(ValueError, match=r"`inputs` must have shape \(batch, time, features\)"):
+        layer.step(np.zeros(shape, "float32"), layer.get_initial_state(BATCH))
