@@ -184,7 +184,8 @@ class Recurrence(DeclaredWeights, abc.ABC):
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
         """Inputs times a weight. A product of matrices is what the compute dtype is there for."""
         low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
-        return ops.cast(ops.matmul(*low), inputs.dtype)
+        # `ops.matmul` computes float64 in float32 on PyTorch.
+        return ops.cast(ops.einsum("btd,dk->btk", *low), inputs.dtype)
 
     def advance(
         self, inputs: Tensor, state: Tensor, mask: Tensor | None = None

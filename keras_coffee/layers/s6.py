@@ -74,7 +74,7 @@ class S6Layer(Recurrence):
         return selective_scan(
             inputs,
             delta=ops.softplus(self.project(inputs, self.step_projection)),
-            transition=-ops.exp(self.log_transition),
+            transition=-ops.exp(ops.cast(self.log_transition, self.state_dtype)),
             input_matrix=self.project(inputs, self.input_projection),
             output_matrix=self.project(inputs, self.output_projection),
             initial_state=initial_state,

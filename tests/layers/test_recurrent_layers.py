@@ -37,16 +37,28 @@ def test_equation(case):
 
 # Keras' battery feeds `fit` by a generator and leaves its default for shuffling.
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-def test_keras_own_battery(chosen):
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"return_sequences": False, "recompute": True},
+        {"go_backwards": True, "zero_output_for_mask": True, "return_state": True},
+        {"stateful": True},
+    ],
+    ids=lambda flags: "-".join(flags),
+)
+def test_keras_own_battery(chosen, flags):
     layer_class, arguments = chosen
     count = len(layer_class(**arguments).weight_specs())
+    outputs = SHAPE if flags.get("return_sequences", True) else (2, 3)
+    is_stateful = flags.get("stateful", False)
     testing.TestCase().run_layer_test(
         layer_class,
-        init_kwargs=arguments,
+        init_kwargs={**arguments, **flags},
         input_shape=SHAPE,
-        expected_output_shape=SHAPE,
+        expected_output_shape=(outputs, (2, 3, 4)) if "return_state" in flags else outputs,
         expected_num_trainable_weights=count,
-        expected_num_non_trainable_weights=0,
+        expected_num_non_trainable_weights=int(is_stateful),
         expected_num_seed_generators=0,
         expected_num_losses=0,
         supports_masking=True,
