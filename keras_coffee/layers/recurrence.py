@@ -119,26 +119,26 @@ class Recurrence(DeclaredWeights, abc.ABC):
             store[key] = weight
 
     def load_own_variables(self, store):
-        weights = self._by_key()
+        weights, saved = self._by_key(), set(store.keys())
         state = weights.pop("state", None)
         # The state is not part of the match: a stateless layer takes the weights of a stateful one
         # and the other way round, and a layer for another batch starts from zeros.
-        if set(store.keys()) - {"state"} != set(weights):
+        if saved - {"state"} != set(weights):
             raise ValueError(
-                f"{self.name!r} expects the weights {list(self.weight_specs())}, but what is "
-                f"loaded has {len(set(store.keys()) - {'state'})} of them. Give the layer the "
-                "arguments that it was saved with."
+                f"{self.name!r} has {len(weights)} weights, but {len(saved - {'state'})} were "
+                f"saved; its weights are {list(self.weight_specs())}. Give the layer the arguments "
+                "that it was saved with, and call or build it before."
             )
         for key, weight in weights.items():
             weight.assign(store[key])
         if state is not None:
-            saved = store["state"] if "state" in set(store.keys()) else None
-            fits = saved is not None and tuple(saved.shape) == tuple(state.shape)
-            state.assign(saved if fits else ops.zeros(state.shape, self.state_dtype))
+            fits = "state" in saved and tuple(store["state"].shape) == tuple(state.shape)
+            state.assign(store["state"] if fits else ops.zeros(state.shape, self.state_dtype))
 
     def _by_key(self):
         """Weights by the key they are saved under: numbers, as Keras has them, and the state."""
-        weights = [getattr(self, name) for name in self.weight_specs()]
+        names = self.weight_specs() if self.built else ()
+        weights = [getattr(self, name) for name in names]
         keyed = {str(k): weight for k, weight in enumerate(weights)}
         return keyed if self._state is None else {**keyed, "state": self._state}
 
