@@ -20,7 +20,8 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-.PHONY: demo test lint format bench clean $(BACKENDS:%=test-%) $(BACKENDS:%=bench-%)
+.PHONY: demo test test-random lint format bench clean \
+	$(foreach rule,test test-random bench,$(BACKENDS:%=$(rule)-%))
 
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
@@ -34,6 +35,13 @@ lint: .venv/installed-dev
 
 $(BACKENDS:%=test-%): test-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS)
+
+# As many random examples as a night allows; `make test` draws fifty.
+test-random: $(BACKENDS:%=test-random-%)
+
+$(BACKENDS:%=test-random-%): test-random-%: .venv/installed-dev
+	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers/test_random.py --hypothesis-profile=nightly \
+		$(ARGS)
 
 format: .venv/installed-dev
 	$(RUN) -m ruff format
@@ -60,7 +68,7 @@ $(RUN):
 	touch $@
 
 .venv/installed-dev: pyproject.toml constraints.txt | $(RUN)
-	$(INSTALL) --editable ".[dev,plots]" $(foreach backend,$(BACKENDS),$(PACKAGE_$(backend)))
+	$(INSTALL) --editable ".[dev,export,plots]" $(foreach backend,$(BACKENDS),$(PACKAGE_$(backend)))
 	touch $@
 
 clean:

@@ -118,7 +118,7 @@ def _zero_order_hold(transition, delta):
     exponent = transition * delta
     small = jnp.abs(exponent) < 0.1
     # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
-    near, far = jnp.where(small, exponent, 0), jnp.where(small, 1, exponent)
+    near, far = jnp.where(small, exponent, 0.0), jnp.where(small, 1.0, exponent)
     series = jnp.ones_like(near)
     for k in range(11, 1, -1):  # what is left out, and its derivative, is below 1e-17
         series = 1 + series * near / k
@@ -173,6 +173,8 @@ _scan.defvjp(_scan_forward, _scan_backward)
 def _recomputed(step, weights, state, inputs):
     """`_scan` in about √T chunks: the gradient stores a state per chunk, and then one chunk."""
     length = jax.tree.leaves(inputs)[0].shape[0]
+    if not isinstance(length, int):  # a symbol, in an export, which trains nothing
+        return _scan(step, weights, state, inputs)
     size = max(1, round(length**0.5))
     whole = length - length % size
     chunk = jax.checkpoint(functools.partial(_scan, step, weights))

@@ -6,6 +6,7 @@ and inputs are lists of tensors. The loops are time-major.
 
 import functools
 import inspect
+import traceback
 
 import tensorflow as tf
 
@@ -31,7 +32,7 @@ def _compiled(function):
             shape = [batch, *arguments["inputs"].shape[1:]]
             name = "inputs_must_have_the_batch_size_of_the_state"
             arguments["inputs"] = tf.ensure_shape(arguments["inputs"], shape, name)
-        results = compiled(**arguments)
+        results = (function if _is_converted_to_onnx() else compiled)(**arguments)
         # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for
         # known ones, forgets all but the features. Layers that come later may need to know.
         for result, like in zip(
@@ -41,6 +42,18 @@ def _compiled(function):
         return results
 
     return call
+
+
+def _is_converted_to_onnx():
+    """Whether the model is traced for a converter to ONNX.
+
+    It cannot look into a function compiled by XLA, and writes a file that no runtime loads.
+    TensorFlow does not say what a trace is for, so the callers are asked.
+    """
+    if tf.executing_eagerly():
+        return False
+    callers = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_stack(None))
+    return any(name in ("keras.src.export.onnx", "tf2onnx.convert") for name in callers)
 
 
 def _read(x):
@@ -151,8 +164,13 @@ def _zero_order_hold(transition, delta):
     series = one
     for k in range(11, 1, -1):  # what is left out, and its derivative, is below 1e-17
         series = 1 + series * near / k
-    gain = delta * tf.where(small, series, tf.math.expm1(far) / far)
+    gain = delta * tf.where(small, series, _expm1(far) / far)
     return tf.exp(exponent), gain
+
+
+def _expm1(x):
+    # ONNX has no such operation. The difference loses a digit at most: |x| is at least 0.1.
+    return tf.exp(x) - 1 if _is_converted_to_onnx() else tf.math.expm1(x)
 
 
 # The driver.
@@ -200,7 +218,9 @@ def _never_differentiated(function, kept, arguments, grads):
 
 def _scan(step, weights, state, inputs, recompute):
     """Outputs `(B, T, ...)` and the final state, from inputs `(B, T, ...)`."""
-    run, run_back = (_recomputed, _recomputed_back) if recompute else (_stored, _stored_back)
+    # A converter to ONNX takes a loop, but none inside another, and wants no gradient.
+    in_chunks = recompute and not _is_converted_to_onnx()
+    run, run_back = (_recomputed, _recomputed_back) if in_chunks else (_stored, _stored_back)
 
     def split(arguments):
         state, *tensors = arguments
@@ -359,12 +379,15 @@ def _linear_scan(decay, inputs, initial_state, reverse):
 
 
 def _linear_loop(decay, inputs, state, reverse):
+    if reverse:
+        # Not by counting down: ONNX takes what a loop writes in the order of its writing.
+        decay, inputs = tf.reverse(decay, [0]), tf.reverse(inputs, [0])
+        return tf.reverse(_linear_loop(decay, inputs, state, False), [0])
     length = tf.shape(inputs)[0]
 
-    def body(i, state, states):
-        t = length - 1 - i if reverse else i
+    def body(t, state, states):
         state = decay[t] * state + inputs[t]
-        return i + 1, state, states.write(t, state)
+        return t + 1, state, states.write(t, state)
 
-    *_, states = tf.while_loop(lambda i, *_: i < length, body, (0, state, _array(length, state)))
+    *_, states = tf.while_loop(lambda t, *_: t < length, body, (0, state, _array(length, state)))
     return states.stack()

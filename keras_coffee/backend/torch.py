@@ -68,6 +68,8 @@ def selective_scan(
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
     decay, inputs = decay.transpose(0, 1), inputs.transpose(0, 1)
+    if _is_exporting():
+        return _exported_linear_scan(decay, inputs, initial_state, reverse).transpose(0, 1)
     return _LinearScan.apply(reverse, decay, inputs, initial_state).transpose(0, 1)
 
 
@@ -262,6 +264,8 @@ def _zero_order_hold(transition, delta):
 
 
 def _scan(recurrence, weights, state, inputs, recompute):
+    if _is_exporting():
+        return _exported_scan(recurrence, weights, state, inputs)
     length = len(inputs[0])
     size = max(1, min(length, _BLOCK_ELEMENTS // max(1, state.numel())))
     if recompute:
@@ -388,3 +392,51 @@ def _linear_loop(decay, inputs, state, reverse):
         state = torch.addcmul(inputs_t, decay_t, state)
         states.append(state)
     return torch.stack(states[::-1] if reverse else states)
+
+
+# Export: one operator that loops over any number of steps, without gradients. A loop of Python
+# would be unrolled, for the length that the exporter happens to see.
+
+
+def _is_exporting():
+    if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            "The older ONNX exporter of PyTorch, which Keras takes where a size of the input is "
+            "unknown, would fix the length of the sequences and not say so. Use "
+            'torch.onnx.export(model, (inputs,), "model.onnx", dynamo=True, dynamic_shapes=...), '
+            "or give model.export an input_signature with every size known and install "
+            "onnxscript. See docs/export.md of keras_coffee."
+        )
+    return torch.compiler.is_exporting()
+
+
+def _exported_scan(recurrence, weights, state, inputs):
+    count = len(inputs)
+
+    def step(state, *tensors):
+        inputs, weights = [x[None] for x in tensors[:count]], tensors[count:]
+        states = torch.stack([state, state])
+        recurrence.fill(weights, inputs, states)
+        return states[1].clone(), recurrence.read(weights, inputs, states[1:])[0].clone()
+
+    final_state, outputs = _loop(step, state.permute(2, 0, 1), inputs, weights)
+    return outputs.transpose(0, 1), final_state.permute(1, 2, 0)
+
+
+def _exported_linear_scan(decay, inputs, initial_state, reverse):
+    def step(state, decay, inputs):
+        state = torch.addcmul(inputs, decay, state)
+        return state, state.clone()
+
+    sequences = [x.flip(0) if reverse else x for x in (decay, inputs)]
+    _, states = _loop(step, initial_state, sequences, [])
+    return states.flip(0) if reverse else states
+
+
+def _loop(step, state, sequences, constants):
+    # The operator wants tensors that need no gradient, and a state whose strides never change,
+    # not even where a size is 1: `contiguous` would leave those.
+    tensors = [x.detach() for x in (state, *sequences, *constants)]
+    state, *tensors = (x.clone(memory_format=torch.contiguous_format) for x in tensors)
+    count = len(sequences)
+    return torch.ops.higher_order.scan(step, [state], tensors[:count], tuple(tensors[count:]))

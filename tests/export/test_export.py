@@ -1,0 +1,128 @@
+"""What a model exports computes what the model does, for any batch and any length."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_coffee import CoffeeLayer
+
+BACKEND = keras.config.backend()
+WORKER = Path(__file__).with_name("worker.py")
+MODELS = (
+    "coffee",
+    "coffee-filtered",
+    "coffee-without-feedback",
+    "one-state",
+    "s6",
+    "linearized-s6",
+    "both-ways",
+    "handed-over",
+    "masked",
+    "linear-scan",
+    "linear-scan-reversed",
+    "classifier",
+    "softmin",
+)
+# The packages that each format needs besides the backend.
+FORMATS = {
+    "tensorflow": {"tf_saved_model": (), "onnx": ("tf2onnx", "onnxruntime")},
+    "jax": {"tf_saved_model": ("tensorflow",), "onnx": ("jax2onnx", "onnxruntime")},
+    "torch": {
+        "torch": (),
+        "onnx": ("onnxscript", "onnxruntime"),
+        "onnx-fixed": ("onnxscript", "onnxruntime"),
+    },
+}[BACKEND]
+
+# What does not work, and how the user learns: the exporter raises, or no runtime loads the file.
+REFUSED = {
+    ("jax", "onnx", "linear-scan-reversed"): "Reverse scan is not supported",
+    ("jax", "onnx", "softmin"): "jnp.max with 'initial' is not supported",
+    ("tensorflow", "onnx", "softmin"): "No Op registered for Bitcast",
+}
+
+only_torch = pytest.mark.skipif(BACKEND != "torch", reason="an exporter of PyTorch")
+
+
+def work(action, form, directory):
+    result = subprocess.run(
+        [sys.executable, str(WORKER), action, form, str(directory)],
+        env={**os.environ, "PYTHONPATH": str(WORKER.parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def exported(request, tmp_path_factory):
+    """The format, and the directory where the models lie exported, with what both compute."""
+    for package in FORMATS[request.param]:
+        if not importlib.util.find_spec(package):
+            pytest.skip(f"needs {package}")
+    directory = tmp_path_factory.mktemp(request.param)
+    work("export", request.param, directory)
+    work("run", request.param, directory)
+    return request.param, directory
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_exported_numbers_are_the_models(exported, model):
+    form, directory = exported
+    if reason := REFUSED.get((BACKEND, form, model)):
+        assert reason in (directory / f"{model}.refused").read_text()
+        return
+    if form == "onnx-fixed" and model not in ("coffee", "s6"):
+        pytest.skip("two are enough")
+    expected, actual = np.load(directory / f"{model}.npz"), np.load(directory / f"{model}-run.npz")
+    assert len(expected.files) == 2
+    assert len(actual.files) == (1 if form == "onnx-fixed" else 2)
+    for name in actual.files:
+        assert expected[name].std() > 1e-3
+        scale = np.abs(expected[name]).max()
+        np.testing.assert_allclose(actual[name] / scale, expected[name] / scale, rtol=0, atol=2e-6)
+
+
+@only_torch
+# The exporter is deprecated, and warns of what it fixes; Keras silences most of that.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("shape", [(None, 3), (5, 3)], ids=["time", "batch"])
+def test_an_onnx_file_that_would_fix_the_length_is_refused(tmp_path, shape):
+    model = keras.Sequential([keras.Input(shape), CoffeeLayer(2)])
+    model(np.ones((1, 5, 3), "float32"))
+    with pytest.raises(NotImplementedError, match="dynamo=True, dynamic_shapes"):
+        model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@only_torch
+def test_a_program_of_one_length_refuses_others(tmp_path):
+    import torch
+
+    model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(2)])
+    spec = keras.InputSpec(shape=(2, 5, 3), dtype="float32")
+    model.export(tmp_path / "m.pt2", format="torch", input_signature=[spec], verbose=False)
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    inputs = torch.ones(2, 6, 3)
+    expected = model(inputs[:, :5]).numpy(force=True)
+    np.testing.assert_array_equal(program(inputs[:, :5]).numpy(force=True), expected)
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program(inputs)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only there must a trace be told apart")
+def test_only_a_converter_to_onnx_gets_a_scan_without_xla(tmp_path):
+    import tensorflow as tf
+
+    layer = CoffeeLayer(2)
+    layer.build((None, None, 3))
+    trace = tf.function(layer).get_concrete_function(tf.TensorSpec((None, None, 3)))
+    functions = trace.graph.as_graph_def().library.function
+    assert any("_XlaMustCompile" in function.attr for function in functions)

@@ -1,0 +1,159 @@
+"""Exports the models below, or runs what was exported, for test_export.py.
+
+python worker.py export FORMAT DIRECTORY   under KERAS_BACKEND; keeps what the models compute
+python worker.py run FORMAT DIRECTORY      in a process without Keras and the backend
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+FEATURES, SYMBOLS = 3, 9
+# Batch and time, both unknown when the model is exported, but in "onnx-fixed": the first, then.
+SIZES = [(3, 20), (1, 1)]
+SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "onnx-fixed": ".onnx", "torch": ".pt2"}
+
+
+def build_models():
+    import keras
+
+    from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+    from keras_coffee.layers import SoftminLogits, SymbolEmbedding
+    from keras_coffee.ops import linear_scan
+
+    class Average(keras.layers.Layer):
+        def call(self, x):
+            return linear_scan(keras.ops.sigmoid(x), x)
+
+    class AverageToCome(keras.layers.Layer):
+        def call(self, x):
+            return linear_scan(keras.ops.sigmoid(x), x, reverse=True)
+
+    # Without the sigmoid, COFFEE stays at 0: nothing to compare.
+    layers = {
+        "coffee": CoffeeLayer(4),
+        "coffee-filtered": CoffeeLayer(
+            4, output_filter=True, use_input_matrix=True, recompute=True
+        ),
+        "coffee-without-feedback": CoffeeLayer(4, feedback=None),
+        "one-state": CoffeeLayer(1),
+        "s6": S6Layer(4),
+        "linearized-s6": LinearizedS6Layer(4, return_sequences=False),
+        "both-ways": keras.layers.Bidirectional(S6Layer(4)),
+        "linear-scan": Average(),
+        "linear-scan-reversed": AverageToCome(),
+    }
+    features = keras.Input((None, FEATURES), name="inputs")
+    models = {name: keras.Model(features, layer(features)) for name, layer in layers.items()}
+    _, state = CoffeeLayer(4, return_state=True)(features)
+    handed_over = S6Layer(4, return_sequences=False)(features, initial_state=state)
+    models["handed-over"] = keras.Model(features, handed_over)
+    symbols = keras.Input((None,), dtype="int32", name="inputs")
+    padded = keras.layers.Embedding(SYMBOLS, FEATURES, mask_zero=True)(symbols)
+    models["masked"] = keras.Model(symbols, S6Layer(4)(CoffeeLayer(4)(padded)))
+    embedding = SymbolEmbedding(SYMBOLS, 16)
+    hidden = S6Layer(4)(CoffeeLayer(4)(embedding(symbols)))
+    models["classifier"] = keras.Model(symbols, keras.layers.Dense(SYMBOLS)(hidden))
+    models["softmin"] = keras.Model(symbols, SoftminLogits(embedding, last=1)(hidden))
+    generator = np.random.default_rng(0)
+    for model in models.values():
+        for weight in model.weights:
+            value = 0.5 * generator.normal(size=weight.shape)
+            weight.assign(-np.abs(value) if weight.name.endswith("transition") else value)
+    return models
+
+
+def inputs_of(name):
+    generator = np.random.default_rng(1)
+    if name in ("masked", "classifier", "softmin"):
+        return [generator.integers(SYMBOLS, size=size).astype("int32") for size in SIZES]
+    return [generator.normal(size=(*size, FEATURES)).astype("float32") for size in SIZES]
+
+
+def export(form, directory):
+    import keras
+
+    models = build_models()
+    if form == "onnx-fixed":
+        models = {name: models[name] for name in ("coffee", "s6")}
+    for name, model in models.items():
+        outputs = [keras.ops.convert_to_numpy(model(x, training=False)) for x in inputs_of(name)]
+        np.savez(directory / f"{name}.npz", *outputs)
+        try:
+            export_model(form, model, inputs_of(name)[0], directory / (name + SUFFIXES[form]))
+        except NotImplementedError as error:
+            (directory / f"{name}.refused").write_text(str(error))
+
+
+def export_model(form, model, inputs, path):
+    import keras
+
+    match form:
+        case "torch":
+            model.export(path, format=form, dynamic_shapes=unknown_sizes(), verbose=False)
+        case "onnx" if keras.config.backend() == "torch":
+            export_onnx_from_torch(model, inputs, path)
+        case "onnx-fixed":
+            spec = keras.InputSpec(shape=inputs.shape, dtype=inputs.dtype.name)
+            model.export(path, format="onnx", input_signature=[spec], verbose=False)
+        case _:
+            model.export(path, format=form, verbose=False)
+
+
+def unknown_sizes():
+    from torch.export import Dim
+
+    return {0: Dim("batch"), 1: Dim("time")}
+
+
+def export_onnx_from_torch(model, inputs, path):
+    import torch
+
+    sizes = [(unknown_sizes(),)]
+    inputs = (torch.from_numpy(inputs),)
+    torch.onnx.export(model.eval(), inputs, path, dynamo=True, dynamic_shapes=sizes, verbose=False)
+
+
+def run(form, directory):
+    for name in [path.stem for path in directory.glob("*.npz")]:
+        refusal = directory / f"{name}.refused"
+        if refusal.exists():
+            continue
+        try:
+            compute = load(form, directory / (name + SUFFIXES[form]))
+        except NotImplementedError as error:
+            refusal.write_text(str(error))
+            continue
+        inputs = inputs_of(name)[:1] if form == "onnx-fixed" else inputs_of(name)
+        np.savez(directory / f"{name}-run.npz", *map(compute, inputs))
+
+
+def load(form, path):
+    match form:
+        case "tf_saved_model":
+            import tensorflow as tf
+
+            program = tf.saved_model.load(path)
+            return lambda x: program.serve(x).numpy()
+        case "torch":
+            import torch
+
+            program = torch.export.load(path).module()
+            return lambda x: program(torch.from_numpy(x)).numpy(force=True)
+        case _:
+            import onnxruntime
+
+            try:
+                session = onnxruntime.InferenceSession(path)
+            except onnxruntime.capi.onnxruntime_pybind11_state.InvalidGraph as error:
+                raise NotImplementedError(str(error)) from error
+            return lambda x: session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+if __name__ == "__main__":
+    action, form, directory = sys.argv[1:]
+    {"export": export, "run": run}[action](form, Path(directory))
+    loaded = "keras_coffee" in sys.modules
+    if action == "run" and loaded:
+        raise RuntimeError("What was exported needs the package that it came from.")
