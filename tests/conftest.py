@@ -1,4 +1,14 @@
+import hypothesis
 import keras
+
+# Failures print what reproduces them; nothing is kept from run to run.
+hypothesis.settings.register_profile(
+    "quick", max_examples=50, deadline=None, print_blob=True, database=None
+)
+hypothesis.settings.register_profile(
+    "nightly", hypothesis.settings.get_profile("quick"), max_examples=500
+)
+hypothesis.settings.load_profile("quick")
 
 if keras.config.backend() == "torch":
     import torch

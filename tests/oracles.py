@@ -9,7 +9,7 @@ gradient of a real loss L by a complex z = a + ib is dL/da + i dL/db.
 """
 
 import numpy as np
-from rounding import Rounded, advance, as_rounded, elementary, exact, stack
+from rounding import ELEMENTARY, Rounded, advance, as_rounded, elementary, exact, stack
 
 # COFFEE.
 
@@ -236,9 +236,10 @@ def expm1_ratio(x):
 
 
 def expm1_ratio_slope(x):
-    # Computed as the difference of e^x and φ over x, unless x is small.
+    # Computed as the difference of e^x and φ over x, unless x is small. PyTorch and JAX take e^x
+    # from expm1(x) + 1, which is off by a unit of one, however small e^x is.
     z = exact(x)
-    lost = (np.exp(z) + _ratio(z)) / np.maximum(abs(z), 0.1)
+    lost = (np.exp(z) + _ratio(z) + 1 / ELEMENTARY) / np.maximum(abs(z), 0.1)
     return elementary(_ratio_slope, _ratio_curvature, x, absolute=lost)
 
 

@@ -110,22 +110,29 @@ def stack(parts, axis):
 
 
 def assert_agrees(actual, expected, name="result"):
-    """Each element of `actual` must lie within its bound of `expected`, a `Rounded` array."""
+    """Each element must lie within its bound, and the bounds must be narrow enough to tell."""
+    decided = assert_within(actual, expected, name)
+    assert decided < 0.5, f"{name}: rounding decides {decided:.0%} of the elements"
+
+
+def assert_within(actual, expected, name="result", meaningful=MEANINGFUL):
+    """Each element of `actual` must lie within its bound of `expected`, a `Rounded` array.
+
+    Returns the part of the elements whose bounds are too wide to tell anything.
+    """
     assert actual.shape == expected.shape, f"{name}: {actual.shape}, expected {expected.shape}"
     if not actual.size:
-        return
+        return 0.0
     kind = np.finfo(actual.dtype)
     # Compilers may flush numbers below the smallest normal one to zero.
     flushed = 1e3 * kind.tiny
     limit = SAFETY * kind.eps / 2 * expected.error + flushed
     scale = abs(expected.value).max()
-    decided = np.mean(limit > MEANINGFUL * scale + flushed)
-    assert decided < 0.5, f"{name}: rounding decides {decided:.0%} of the elements"
     error = abs(actual - expected.value)
-    if (error <= limit).all():
-        return
-    k = np.unravel_index(np.argmax(np.where(error >= 0, error / limit, np.inf)), error.shape)
-    raise AssertionError(
-        f"{name}{list(map(int, k))} is {actual[k]}, expected {expected.value[k]}; off by "
-        f"{error[k]:.3g}, allowed {limit[k]:.3g}, largest element {scale:.3g}"
-    )
+    if not (error <= limit).all():
+        k = np.unravel_index(np.argmax(np.where(error >= 0, error / limit, np.inf)), error.shape)
+        raise AssertionError(
+            f"{name}{list(map(int, k))} is {actual[k]}, expected {expected.value[k]}; off by "
+            f"{error[k]:.3g}, allowed {limit[k]:.3g}, largest element {scale:.3g}"
+        )
+    return np.mean(limit > meaningful * scale + flushed)

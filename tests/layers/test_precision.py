@@ -1,0 +1,149 @@
+"""Every dtype policy: what is rounded, what is not, and that models learn all the same."""
+
+import keras
+import layer_oracle
+import numpy as np
+import pytest
+from keras import ops
+from recurrent import CHOSEN, SHAPE, make, random_inputs, randomized, to_numpy
+from rounding import assert_within
+from scans import precision
+
+from keras_coffee import CoffeeLayer
+from keras_coffee.datasets import InductionHead
+from keras_coffee.layers import SoftminLogits, SymbolEmbedding
+
+BATCH, LENGTH, DIM = SHAPE
+INPUTS = random_inputs(*SHAPE)
+# Policy: dtypes of inputs and outputs, of weights, and of states.
+POLICIES = {
+    "mixed_float16": ("float16", "float32", "float32"),
+    "mixed_bfloat16": ("bfloat16", "float32", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16", "float32"),
+    "float64": ("float64", "float64", "float64"),
+}
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
+PARTS = ("outputs", "final state")
+LOW = ("mixed_float16", "mixed_bfloat16", "bfloat16")
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request):
+    with precision(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=LOW)
+def low_policy(request):
+    return request.param
+
+
+@pytest.fixture(params=CHOSEN)
+def name(request):
+    return request.param
+
+
+def dtype_of(tensor):
+    return keras.backend.standardize_dtype(tensor.dtype)
+
+
+def test_dtypes_of_outputs_states_and_weights(name, policy):
+    compute, variable, state = POLICIES[policy]
+    layer = make(name, dtype=policy, return_state=True, stateful=True)
+    symbolic = layer(keras.Input(batch_shape=SHAPE))
+    computed = layer(INPUTS)
+    assert [dtype_of(x) for x in symbolic] == [dtype_of(x) for x in computed] == [compute, state]
+    assert {dtype_of(weight) for weight in layer.trainable_weights} == {variable}
+    (carried,), (initial,) = layer.states, layer.get_initial_state(BATCH)
+    assert dtype_of(carried) == dtype_of(initial) == state
+
+
+def test_only_inputs_outputs_and_products_of_matrices_are_rounded(name, policy):
+    # Against float64, with the bound of each element: in float64 too, that of float64.
+    compute, variable, state = POLICIES[policy]
+    layer = randomized(make(name, dtype=policy, return_state=True))
+    initial = random_inputs(BATCH, DIM, layer.n, seed=1)
+    arrays = {"inputs": INPUTS, "initial_state": initial}
+    for weight in layer.weights:
+        arrays[weight.name] = to_numpy(ops.cast(weight, state))
+    wide = {key: array.astype("float64") for key, array in arrays.items()}
+    cotangents = np.zeros(SHAPE), np.zeros(initial.shape)
+    exact, _ = layer_oracle.run(layer, wide, cotangents, np.ones((BATCH, LENGTH), bool))
+    outputs, final_state = layer(INPUTS, initial_state=initial)
+    for part, actual, bound in zip(PARTS, (outputs, final_state), exact, strict=True):
+        undecided = assert_within(
+            to_numpy(ops.cast(actual, state)), bound, part, 32 * UNIT[compute]
+        )
+        assert undecided < 0.5
+
+
+def test_handed_over_states_are_not_rounded(name, low_policy):
+    # Keras' own layers hand their states over in the compute dtype, and drift.
+    layer = randomized(make(name, dtype=low_policy, return_state=True))
+    _, final_state = to_numpy(layer(INPUTS))
+    state = drifting = None
+    for first in (0, 3, 6):
+        chunk = INPUTS[:, first : first + 3]
+        _, state = layer(chunk, initial_state=state)
+        rounded = None if drifting is None else ops.cast(drifting, layer.compute_dtype)
+        _, drifting = layer(chunk, initial_state=rounded)
+    scale = abs(final_state).max()
+    np.testing.assert_allclose(to_numpy(state) / scale, final_state / scale, rtol=0, atol=1e-6)
+    assert abs(to_numpy(drifting) - final_state).max() / scale > 1e-5
+
+
+def test_carried_states_are_not_rounded(name, low_policy):
+    layer = randomized(make(name, dtype=low_policy, return_state=True))
+    _, final_state = to_numpy(layer(INPUTS))
+    config = {**layer.get_config(), "stateful": True, "return_state": False}
+    carrying = type(layer).from_config(config)
+    model = keras.Sequential([keras.Input(batch_shape=(BATCH, None, DIM)), carrying])
+    for weight, value in zip(carrying.trainable_weights, layer.weights, strict=True):
+        weight.assign(value)
+    for first in (0, 3, 6):
+        model.predict(INPUTS[:, first : first + 3], verbose=0)
+    scale = abs(final_state).max()
+    actual = to_numpy(carrying.states[0])
+    np.testing.assert_allclose(actual / scale, final_state / scale, rtol=0, atol=1e-6)
+
+
+# The induction-head model.
+
+
+def trained(policy, epochs, optimizer):
+    """The README's model after training under a policy; its losses, and accuracy on new data."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        keras.utils.set_random_seed(0)
+        task = InductionHead(length=8, batch_size=128, steps_per_epoch=200)
+        symbols = SymbolEmbedding(vocabulary_size=8, dim=16, unit_symbol=0)
+        model = keras.Sequential([symbols, CoffeeLayer(n=8), SoftminLogits(symbols, last=1)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer, loss, metrics=["accuracy"])
+        history = model.fit(task, epochs=epochs, shuffle=False, verbose=0).history
+        test = InductionHead(length=8, batch_size=1000, steps_per_epoch=10, split="test")
+        accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return model, history["loss"], accuracy
+
+
+def test_accuracy_in_bfloat16_is_within_one_point_of_float32():
+    # Weights too are in bfloat16 here; by Keras' default, beta_2=0.999, which is 1 in bfloat16, its
+    # Adam takes no step at all then.
+    optimizers = (keras.optimizers.Adam(0.03, beta_2=0.99) for _ in range(2))
+    full = trained("float32", 4, next(optimizers))[2]
+    low = trained("bfloat16", 4, next(optimizers))[2]
+    assert full > 0.98
+    assert low > full - 0.01
+
+
+def test_200_steps_of_mixed_float16_with_loss_scaling_learn_without_nan():
+    model, (loss,), accuracy = trained("mixed_float16", 1, keras.optimizers.Adam(0.03))
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    # No step was left out for want of range: each such one halves the scale.
+    assert to_numpy(model.optimizer.dynamic_scale) == model.optimizer.initial_scale
+    assert np.isfinite(loss)
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    # It would be 1/7 by guessing.
+    assert accuracy > 0.5
