@@ -125,9 +125,9 @@ class Recurrence(DeclaredWeights, abc.ABC):
         # and the other way round, and a layer for another batch starts from zeros.
         if saved - {"state"} != set(weights):
             raise ValueError(
-                f"{self.name!r} has {len(weights)} weights, but {len(saved - {'state'})} were "
-                f"saved; its weights are {list(self.weight_specs())}. Give the layer the arguments "
-                "that it was saved with, and call or build it before."
+                f"{self.name!r} has the weights {list(weights)}, but "
+                f"{sorted(saved - {'state'})} were saved. Give the layer the arguments that it was "
+                "saved with, and call or build it before."
             )
         for key, weight in weights.items():
             weight.assign(store[key])
@@ -136,11 +136,10 @@ class Recurrence(DeclaredWeights, abc.ABC):
             state.assign(store["state"] if fits else ops.zeros(state.shape, self.state_dtype))
 
     def _by_key(self):
-        """Weights by the key they are saved under: numbers, as Keras has them, and the state."""
+        """Weights by name, which Keras saves by number: others of the same shape would fit."""
         names = self.weight_specs() if self.built else ()
-        weights = [getattr(self, name) for name in names]
-        keyed = {str(k): weight for k, weight in enumerate(weights)}
-        return keyed if self._state is None else {**keyed, "state": self._state}
+        weights = {name: getattr(self, name) for name in names}
+        return weights if self._state is None else {**weights, "state": self._state}
 
     def call(self, inputs, initial_state=None, mask=None, training=None, inputs_mask=None):
         # `inputs_mask` is where Keras puts the mask of the inputs if there is an initial state too.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 BACKENDS = ("jax", "tensorflow", "torch")
-MODELS = ("coffee", "s6", "linearized-s6")
+MODELS = ("coffee", "s6", "linearized-s6", "masked-and-stateful")
 WORKER = Path(__file__).with_name("worker.py")
 
 pytestmark = [
@@ -59,9 +59,10 @@ def test_losses_of_the_first_steps_agree(directory, pair, model):
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("file", ["keras", "weights.h5"])
 @pytest.mark.parametrize("pair", list(itertools.product(BACKENDS, repeat=2)), ids="-to-".join)
-def test_a_saved_model_predicts_the_same(directory, pair, model):
+def test_a_saved_model_predicts_the_same(directory, pair, file, model):
     saved, loaded = pair
     expected = np.load(directory / f"{model}-{saved}.npy")
-    actual = np.load(directory / f"{model}-{saved}-on-{loaded}.npy")
+    actual = np.load(directory / f"{model}-{saved}.{file}-on-{loaded}.npy")
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,279 @@
+"""Configurations, copies and files: what comes back is what was there."""
+
+import copy
+import pickle
+import re
+
+import keras
+import numpy as np
+import pytest
+from recurrent import CHOSEN, LAYERS, SHAPE, make, random_inputs, randomized, to_numpy
+
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+from keras_coffee.constraints import Interval
+from keras_coffee.solvers import Sequential
+
+BATCH, LENGTH, DIM = SHAPE
+INPUTS = random_inputs(*SHAPE)
+
+
+@pytest.fixture(params=CHOSEN)
+def name(request):
+    return request.param
+
+
+def model_of(*layers):
+    return keras.Sequential([keras.Input(batch_shape=(BATCH, None, DIM)), *layers])
+
+
+def compiled(name):
+    model = model_of(make(name, stateful=True), keras.layers.Dense(2))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def fit_on(model):
+    history = model.fit(INPUTS, np.ones((BATCH, LENGTH, 2)), epochs=2, shuffle=False, verbose=0)
+    return history.history["loss"]
+
+
+def trained(name):
+    """A model in training, with a carried state."""
+    model = compiled(name)
+    fit_on(model)
+    return model
+
+
+def assert_equal_weights(actual, expected):
+    assert [w.path.split("/")[-1] for w in actual.weights] == [
+        w.path.split("/")[-1] for w in expected.weights
+    ]
+    for a, e in zip(actual.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(a), to_numpy(e), err_msg=e.name)
+
+
+# Configurations.
+
+
+def unusual_arguments(layer_class):
+    """Every argument of a layer, each other than its default."""
+    arguments = {
+        "n": 3,
+        "return_sequences": False,
+        "return_state": True,
+        "go_backwards": True,
+        "stateful": True,
+        "zero_output_for_mask": True,
+        "solver": Sequential(),
+        "recompute": True,
+        "dtype": "mixed_bfloat16",
+        "trainable": False,
+        "name": "first",
+    }
+    if layer_class is CoffeeLayer:
+        arguments |= {"feedback": "linear", "output_filter": True, "use_input_matrix": True}
+    for weight in layer_class.WEIGHTS:
+        arguments[f"{weight}_initializer"] = keras.initializers.Constant(-0.5)
+        arguments[f"{weight}_regularizer"] = keras.regularizers.L2(0.25)
+        arguments[f"{weight}_constraint"] = Interval(-1.0, 0.0)
+    return arguments
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_a_configuration_keeps_every_argument(layer_class):
+    layer = layer_class(**unusual_arguments(layer_class))
+    config = keras.saving.serialize_keras_object(layer)
+    assert config["registered_name"] == f"keras_coffee>{layer_class.__name__}"
+    own, default = layer.get_config(), layer_class(4).get_config()
+    # So that an argument that is added one day is added here.
+    assert set(own) == set(unusual_arguments(layer_class))
+    assert not [key for key in default if own[key] == default[key]]
+    again = keras.saving.deserialize_keras_object(config)
+    assert keras.saving.serialize_keras_object(again) == config
+    assert again.solver == Sequential()
+    weight = next(iter(layer_class.WEIGHTS))
+    assert getattr(again, f"{weight}_constraint").lower == -1
+    again.build((BATCH, LENGTH, DIM))
+    assert {w.name: w.constraint.upper for w in again.weights[:-1]} == dict.fromkeys(
+        layer_class.WEIGHTS, 0.0
+    )
+    assert (to_numpy(again.weights[0]) == -0.5).all()
+    assert len(again.trainable_weights) == 0
+
+
+def test_weight_names_and_order():
+    # They are what weight files and distribution layouts match on.
+    def names(layer):
+        layer.build((BATCH, None, 3))
+        assert [w.path.split("/")[-1] for w in layer.weights] == [w.name for w in layer.weights]
+        return [weight.name for weight in layer.weights]
+
+    coffee = CoffeeLayer(2, output_filter=True, use_input_matrix=True)
+    assert names(coffee) == ["transition", "gate", "readout", "input_matrix", "output_gate"]
+    assert names(CoffeeLayer(2)) == ["transition", "gate", "readout"]
+    assert names(CoffeeLayer(2, output_filter=True)) == [
+        "transition",
+        "gate",
+        "readout",
+        "output_gate",
+    ]
+    s6 = ["log_transition", "input_projection", "output_projection", "step_projection"]
+    assert names(S6Layer(2)) == s6
+    assert names(S6Layer(2, stateful=True)) == [*s6, "state"]
+    linearized = ["transition", "input_matrix", "readout", "step_projection"]
+    assert names(LinearizedS6Layer(2)) == linearized
+
+
+def test_get_weights_of_a_model_has_the_carried_state_after_its_layers_weights(name):
+    model = model_of(make(name, stateful=True), keras.layers.Dense(2))
+    layer = model.layers[0]
+    model.predict(INPUTS, verbose=0)
+    weights = [*layer.trainable_weights, layer.states[0], *model.layers[1].weights]
+    for actual, expected in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(actual, to_numpy(expected))
+    assert model.get_weights()[len(layer.trainable_weights)].any()
+
+
+# Copies.
+
+
+def test_a_cloned_model_computes_the_same_with_the_same_weights(name):
+    tokens = keras.Input((None,), dtype="int32")
+    embedded = keras.layers.Embedding(6, DIM, mask_zero=True)(tokens)
+    hidden = keras.layers.Bidirectional(make(name))(embedded)
+    last = keras.layers.Dense(DIM)(hidden)
+    model = keras.Model(tokens, make(name, return_sequences=False)(last))
+    clone = keras.models.clone_model(model)
+    assert not {id(w) for w in clone.weights} & {id(w) for w in model.weights}
+    clone.set_weights(model.get_weights())
+    data = np.array([[0, 0, 5, 2, 1], [3, 4, 1, 0, 0]])
+    np.testing.assert_array_equal(*(m.predict(data, verbose=0) for m in (clone, model)))
+
+
+def pickled(x):
+    return pickle.loads(pickle.dumps(x))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copied_layer_has_weights_of_its_own_with_the_same_values(name, copied):
+    layer = randomized(make(name, stateful=True), batch=BATCH)
+    layer(INPUTS)
+    assert to_numpy(layer.states[0]).any()
+    again = copied(layer)
+    assert again.get_config() == layer.get_config()
+    assert_equal_weights(again, layer)
+    before = to_numpy(layer.states[0])
+    outputs = to_numpy(again(INPUTS))
+    np.testing.assert_array_equal(to_numpy(layer.states[0]), before)
+    np.testing.assert_array_equal(outputs, to_numpy(layer(INPUTS)))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copied_layer_that_is_not_built_yet_can_be_built(name, copied):
+    again = copied(make(name, return_sequences=False))
+    assert not again.built
+    assert tuple(again(INPUTS).shape) == (BATCH, DIM)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copied_model_has_weights_of_its_own_with_the_same_values(name, copied):
+    model = trained(name)
+    again = copied(model)
+    assert_equal_weights(again, model)
+    assert to_numpy(again.layers[0].states[0]).any()
+    momenta = (to_numpy(list(m.optimizer.variables)) for m in (again, model))
+    for actual, expected in zip(*momenta, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    again.layers[0].reset_state()
+    assert to_numpy(model.layers[0].states[0]).any()
+
+
+# Files.
+
+
+def test_a_model_from_a_file_goes_on_training_as_the_original(name, tmp_path):
+    # The optimizer's momenta and the carried state are part of it.
+    model = trained(name)
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    whole = keras.models.load_model(tmp_path / "model.keras")
+    filled = compiled(name)
+    filled.optimizer.build(filled.trainable_variables)
+    filled.load_weights(tmp_path / "model.weights.h5")
+    expected = fit_on(model)
+    for again in (whole, filled):
+        np.testing.assert_array_equal(fit_on(again), expected)
+        assert_equal_weights(again, model)
+
+
+@pytest.mark.parametrize("file", ["model.weights.h5", "model.keras"])
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_float16"])
+def test_files_of_low_precision(policy, file, tmp_path):
+    model = model_of(make("coffee-all", dtype=policy))
+    if file == "model.keras":
+        model.save(tmp_path / file)
+        again = keras.models.load_model(tmp_path / file, compile=False)
+        assert again.layers[0].dtype_policy.name == policy
+    else:
+        model.save_weights(tmp_path / file)
+        again = model_of(make("coffee-all", dtype=policy))
+        again.load_weights(tmp_path / file)
+    pairs = zip(again.weights, model.weights, strict=True)
+    for actual, expected in pairs:
+        assert actual.dtype == expected.dtype
+        as_float32 = (to_numpy(keras.ops.cast(w, "float32")) for w in (actual, expected))
+        np.testing.assert_array_equal(*as_float32)
+
+
+COFFEE = ["transition", "gate", "readout"]
+
+
+@pytest.mark.parametrize(
+    "saved, loaded, has, given",
+    [
+        # The same number of weights with the same shapes: by number they would fit each other.
+        (
+            CoffeeLayer(4, output_filter=True),
+            CoffeeLayer(4, use_input_matrix=True),
+            [*COFFEE, "input_matrix"],
+            ["gate", "output_gate", "readout", "transition"],
+        ),
+        # Keras looks for the layer by its class.
+        (
+            S6Layer(4),
+            LinearizedS6Layer(4),
+            ["transition", "input_matrix", "readout", "step_projection"],
+            [],
+        ),
+        (
+            CoffeeLayer(4, output_filter=True),
+            CoffeeLayer(4),
+            COFFEE,
+            ["gate", "output_gate", "readout", "transition"],
+        ),
+        (
+            CoffeeLayer(4),
+            CoffeeLayer(4, output_filter=True),
+            [*COFFEE, "output_gate"],
+            sorted(COFFEE),
+        ),
+    ],
+    ids=["other-option", "other-layer", "option-off", "option-on"],
+)
+def test_weights_of_a_layer_with_other_options_are_refused(saved, loaded, has, given, tmp_path):
+    model_of(type(saved).from_config(saved.get_config())).save_weights(tmp_path / "x.weights.h5")
+    other = model_of(type(loaded).from_config(loaded.get_config()))
+    before = other.get_weights()
+    message = re.escape(f"has the weights {has}, but {given} were saved. Give the layer the arg")
+    with pytest.raises(ValueError, match=message):
+        other.load_weights(tmp_path / "x.weights.h5")
+    for actual, expected in zip(other.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_weights_for_another_n_are_refused(name, tmp_path):
+    layer = make(name)
+    model_of(layer).save_weights(tmp_path / "model.weights.h5")
+    other = type(layer).from_config({**layer.get_config(), "n": 8})
+    with pytest.raises(ValueError, match=r"(?s)\(3, 8\).*[(\[]3, 4[)\]]"):
+        model_of(other).load_weights(tmp_path / "model.weights.h5")
