@@ -26,7 +26,10 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
 
-test: lint $(BACKENDS:%=test-%)
+# Two backends at a time; each shows what it has to say when it is done.
+test: lint
+	$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+		$(BACKENDS:%=test-%)
 
 lint: .venv/installed-dev
 	$(RUN) -m ruff format --check

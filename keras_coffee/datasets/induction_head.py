@@ -31,9 +31,10 @@ class InductionHead(keras.utils.PyDataset):
 
     A batch depends on the arguments, `epoch` and its index alone, and is the same on every
     backend. `fit` and `evaluate` advance `epoch`, so each pass sees new sequences, those over the
-    validation and test splits too; set `dataset.epoch` to see a pass again. For batches in the same
-    order everywhere, call `fit` with `shuffle=False`, without `steps_per_epoch`, and leave
-    `workers` at 1: otherwise Keras shuffles them, or hands out some queued in the epoch before.
+    validation and test splits too; set `dataset.epoch` to see a pass again, or, after an
+    interruption, to go on with the next one. For batches in the same order everywhere, call `fit`
+    with `shuffle=False`, without `steps_per_epoch`, and leave `workers` at 1: otherwise Keras
+    shuffles them, or hands out some queued in the epoch before.
 
     Args:
         length: Integer, symbols in a sequence, not counting the padding. Defaults to 16.
