@@ -20,8 +20,8 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-.PHONY: demo test test-random lint format bench clean \
-	$(foreach rule,test test-random bench,$(BACKENDS:%=$(rule)-%))
+.PHONY: demo test test-nightly lint format bench clean \
+	$(foreach rule,test test-nightly test-keras-nightly bench,$(BACKENDS:%=$(rule)-%))
 
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
@@ -39,12 +39,18 @@ lint: .venv/installed-dev
 $(BACKENDS:%=test-%): test-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS)
 
-# As many random examples as a night allows; `make test` draws fifty.
-test-random: $(BACKENDS:%=test-random-%)
+# What a night allows: 500 random layers, where `make test` draws fifty, and what compiles for long.
+test-nightly: $(BACKENDS:%=test-nightly-%)
 
-$(BACKENDS:%=test-random-%): test-random-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers/test_random.py --hypothesis-profile=nightly \
-		$(ARGS)
+$(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
+	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers/test_random.py tests/layers/test_training_modes.py \
+		tests/test_drop_in.py --hypothesis-profile=nightly $(ARGS)
+
+# The layers on the Keras of tomorrow.
+$(BACKENDS:%=test-keras-nightly-%): test-keras-nightly-%: .venv/installed-dev
+	$(INSTALL) --upgrade --no-deps --target .venv/keras-nightly keras-nightly
+	KERAS_BACKEND=$* PYTHONPATH=.venv/keras-nightly $(RUN) -m pytest tests/layers \
+		tests/test_drop_in.py tests/test_streaming.py $(ARGS)
 
 format: .venv/installed-dev
 	$(RUN) -m ruff format

@@ -46,10 +46,12 @@ _POINTWISE: tuple[type, ...] = (
 class Stream:
     """Feeds a `keras.Sequential` a sequence piece by piece, and carries the state of each layer.
 
-    The outputs are those of the whole sequence at once, and a piece costs the same however much
-    came before it. A stream holds nothing itself: states go in and come out, so that several
-    sequences can be followed, copied and taken up again, and `jax.jit(stream.step)` or
-    `tf.function(stream.step)` compiles it.
+    The outputs are those of the whole sequence at once, but where a mask passes over the first
+    steps of a piece: they are zero there, and do not repeat the piece before. A piece costs the
+    same however much came before it. A stream holds nothing itself: states go in and come out, so
+    that several sequences can be followed, copied and taken up again, and `jax.jit(stream.step)`
+    or `tf.function(stream.step)` compiles it. JAX takes the weights for constants then: compile
+    again after they have changed.
 
     Args:
         model: A built `keras.Sequential` of the recurrent layers of `keras_coffee`, not backwards,
@@ -78,6 +80,7 @@ class Stream:
             raise ValueError(
                 f"{model.name!r} is not built. Begin it with keras.Input, or call it once."
             )
+        self._dtype = model.inputs[0].dtype
         self._layers = list(_layers(model))
         for layer in self._layers:
             _check(layer, (*_POINTWISE, *pointwise))
@@ -106,9 +109,10 @@ class Stream:
                 f"The stream has {len(self._recurrent)} recurrent layers, received {len(state)} "
                 "states. Start with `get_initial_state`."
             )
-        outputs, mask = ops.convert_to_tensor(inputs), None
+        # As the model itself does with what it is given.
+        outputs, mask = ops.cast(inputs, self._dtype), None
         # Not carried on, or the graph of a long stream would grow with it on PyTorch.
-        carried = [ops.stop_gradient(x) for x in state]
+        carried = [ops.stop_gradient(ops.convert_to_tensor(x)) for x in state]
         new: list[Tensor] = []
         for layer in self._layers:
             given = outputs
@@ -119,7 +123,7 @@ class Stream:
                     outputs, mask = outputs[:, -1], None
             else:
                 outputs = layer(given)
-                mask = layer.compute_mask(given, mask)
+                mask = layer.compute_mask(given, mask) if layer.supports_masking else None
         return outputs, new
 
     def step(self, inputs_t: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -147,12 +151,15 @@ def _layers(model: keras.Sequential) -> Iterator[Any]:
 def _check(layer: Any, pointwise: tuple[type, ...]) -> None:
     """Raises unless a layer can follow a stream."""
     if isinstance(layer, Recurrence):
-        if layer.go_backwards:
-            raise ValueError(
-                f"{layer.name!r} goes backwards: its first output needs the last input, so it "
-                "can't follow a stream."
-            )
+        layer.check_stream()
         return
+    wrapped = getattr(layer, "layer", layer)
+    if getattr(wrapped, "stateful", False):
+        raise ValueError(
+            f"{wrapped.name!r} is stateful and would keep a state of its own between the pieces. "
+            "Build it with stateful=False."
+        )
+    # Normalization over time, which is axis 1, needs all steps at once.
     axes = getattr(layer, "axis", -1)
     axes = axes if isinstance(axes, (list, tuple)) else [axes]
     if not isinstance(layer, pointwise) or not set(axes) <= {-1, 2}:

@@ -17,7 +17,7 @@ import jax
 import keras
 from one_step import LAYERS, build_model, fit_one_step, largest_difference
 
-# The weights of CoffeeLayer and S6Layer that have the features as their first axis: all of them.
+# The weights of the layers that have the features as their first axis: all of them.
 WEIGHTS = (
     *("transition", "gate", "readout", "input_matrix", "output_gate"),
     *("log_transition", "input_projection", "output_projection", "step_projection"),

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_coffee import CoffeeLayer, S6Layer
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 
-LAYERS = (CoffeeLayer, S6Layer)
+LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
 # Eight devices divide the batch, four the features.
 BATCH, TIME, DIM, STATES = 16, 10, 16, 8
 

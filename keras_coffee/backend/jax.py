@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from keras_coffee._conversion import is_onnx_converter_calling
+
 
 @functools.partial(jax.jit, static_argnames=("feedback", "recompute"))
 def coffee_scan(
@@ -67,6 +69,11 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
         reverse, jnp.swapaxes(decay, 0, 1), jnp.swapaxes(inputs, 0, 1), initial_state
     )
     return jnp.swapaxes(states, 0, 1)
+
+
+def is_converted_to_onnx():
+    """Whether the model is traced for a converter to ONNX."""
+    return is_onnx_converter_calling()
 
 
 # Steps. Cached, so that `lax.scan` sees one function per recurrence and traces it once.

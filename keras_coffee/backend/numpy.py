@@ -82,6 +82,11 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     return states
 
 
+def is_converted_to_onnx():
+    """Whether the model is traced for a converter to ONNX."""
+    return False
+
+
 def _sigmoid(x):
     # exp of a negative number only, so that nothing overflows.
     e = np.exp(-np.abs(x))

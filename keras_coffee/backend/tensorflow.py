@@ -6,9 +6,10 @@ and inputs are lists of tensors. The loops are time-major.
 
 import functools
 import inspect
-import traceback
 
 import tensorflow as tf
+
+from keras_coffee._conversion import is_onnx_converter_calling
 
 
 def _compiled(function):
@@ -32,7 +33,7 @@ def _compiled(function):
             shape = [batch, *arguments["inputs"].shape[1:]]
             name = "inputs_must_have_the_batch_size_of_the_state"
             arguments["inputs"] = tf.ensure_shape(arguments["inputs"], shape, name)
-        results = (function if _is_converted_to_onnx() else compiled)(**arguments)
+        results = (function if is_converted_to_onnx() else compiled)(**arguments)
         # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for
         # known ones, forgets all but the features. Layers that come later may need to know.
         for result, like in zip(
@@ -42,18 +43,6 @@ def _compiled(function):
         return results
 
     return call
-
-
-def _is_converted_to_onnx():
-    """Whether the model is traced for a converter to ONNX.
-
-    It cannot look into a function compiled by XLA, and writes a file that no runtime loads.
-    TensorFlow does not say what a trace is for, so the callers are asked.
-    """
-    if tf.executing_eagerly():
-        return False
-    callers = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_stack(None))
-    return any(name in ("keras.src.export.onnx", "tf2onnx.convert") for name in callers)
 
 
 def _read(x):
@@ -107,6 +96,14 @@ def selective_scan(
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
     return _linear_scan(decay, inputs, initial_state, reverse)
+
+
+def is_converted_to_onnx():
+    """Whether the model is traced for a converter to ONNX.
+
+    It cannot look into a function compiled by XLA, and writes a file that no runtime loads.
+    """
+    return not tf.executing_eagerly() and is_onnx_converter_calling()
 
 
 # Steps.
@@ -170,7 +167,7 @@ def _zero_order_hold(transition, delta):
 
 def _expm1(x):
     # ONNX has no such operation. The difference loses a digit at most: |x| is at least 0.1.
-    return tf.exp(x) - 1 if _is_converted_to_onnx() else tf.math.expm1(x)
+    return tf.exp(x) - 1 if is_converted_to_onnx() else tf.math.expm1(x)
 
 
 # The driver.
@@ -219,7 +216,7 @@ def _never_differentiated(function, kept, arguments, grads):
 def _scan(step, weights, state, inputs, recompute):
     """Outputs `(B, T, ...)` and the final state, from inputs `(B, T, ...)`."""
     # A converter to ONNX takes a loop, but none inside another, and wants no gradient.
-    in_chunks = recompute and not _is_converted_to_onnx()
+    in_chunks = recompute and not is_converted_to_onnx()
     run, run_back = (_recomputed, _recomputed_back) if in_chunks else (_stored, _stored_back)
 
     def split(arguments):

@@ -68,9 +68,15 @@ def selective_scan(
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
     decay, inputs = decay.transpose(0, 1), inputs.transpose(0, 1)
-    if _is_exporting():
+    _refuse_to_fix_the_length()
+    if torch.compiler.is_exporting():
         return _exported_linear_scan(decay, inputs, initial_state, reverse).transpose(0, 1)
     return _LinearScan.apply(reverse, decay, inputs, initial_state).transpose(0, 1)
+
+
+def is_converted_to_onnx():
+    """Whether the model is traced for a converter to ONNX."""
+    return torch.onnx.is_in_onnx_export()
 
 
 def _features(x):
@@ -264,8 +270,12 @@ def _zero_order_hold(transition, delta):
 
 
 def _scan(recurrence, weights, state, inputs, recompute):
-    if _is_exporting():
+    _refuse_to_fix_the_length()
+    if torch.compiler.is_exporting():
         return _exported_scan(recurrence, weights, state, inputs)
+    if state.is_meta:
+        # Keras asks for shapes only, over as many steps as the data have.
+        return inputs[0][:, 0].transpose(0, 1), state
     length = len(inputs[0])
     size = max(1, min(length, _BLOCK_ELEMENTS // max(1, state.numel())))
     if recompute:
@@ -309,7 +319,9 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_outputs, grad_state):
         _refuse_second_derivatives()
-        tensors, kept = ctx.saved_tensors[: ctx.tensor_count], ctx.saved_tensors[ctx.tensor_count :]
+        # Read once: hooks unpack each tensor at every reading, and those of checkpoints only once.
+        saved = ctx.saved_tensors
+        tensors, kept = saved[: ctx.tensor_count], saved[ctx.tensor_count :]
         inputs = tensors[ctx.weight_count :]
         length, size = len(inputs[0]), ctx.size
         weights = [w.expand(grad_state.shape).contiguous() for w in tensors[: ctx.weight_count]]
@@ -398,7 +410,7 @@ def _linear_loop(decay, inputs, state, reverse):
 # would be unrolled, for the length that the exporter happens to see.
 
 
-def _is_exporting():
+def _refuse_to_fix_the_length():
     if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
             "The older ONNX exporter of PyTorch, which Keras takes where a size of the input is "
@@ -407,7 +419,6 @@ def _is_exporting():
             "or give model.export an input_signature with every size known and install "
             "onnxscript. See docs/export.md of keras_coffee."
         )
-    return torch.compiler.is_exporting()
 
 
 def _exported_scan(recurrence, weights, state, inputs):

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_coffee import solvers
+from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.layers.arguments import positive_integer, single_state
 from keras_coffee.layers.declared_weights import DeclaredWeights
@@ -100,12 +100,14 @@ class Recurrence(DeclaredWeights, abc.ABC):
 
     def get_initial_state(self, batch_size: int) -> list[Tensor]:
         """The state before the first step, zeros `(B, D, n)`, in a list as Keras has it."""
+        return [ops.zeros((batch_size, *self._built_state_size()), self.state_dtype)]
+
+    def _built_state_size(self):
         if not self.built:
             raise ValueError(
                 f"The features of {self.name!r} are not known yet. Call or build the layer first."
             )
-        shapes = ((batch_size, *size) for size in self.state_size)
-        return [ops.zeros(shape, self.state_dtype) for shape in shapes]
+        return self.state_size[0]
 
     def reset_state(self) -> None:
         """Sets the carried state to zeros. Nothing happens if the layer is not stateful."""
@@ -155,16 +157,27 @@ class Recurrence(DeclaredWeights, abc.ABC):
         return (outputs, final_state) if self.return_state else outputs
 
     def _initial_state(self, inputs, given):
-        if self._state is not None and inputs.shape[0] not in (None, self._state.shape[0]):
-            raise ValueError(
-                f"{self.name!r} is stateful and keeps a state for a batch of "
-                f"{self._state.shape[0]} sequences, received a batch of {inputs.shape[0]}. Drop "
-                "batches of another size, or build a layer for this one."
-            )
+        if self._state is not None:
+            self._check_carried_state(inputs.shape[0], self._state.shape[0])
         if given is None:
             # A copy, since the variable changes before a gradient is computed.
             return None if self._state is None else ops.copy(self._state.value)
         return single_state(given)
+
+    def _check_carried_state(self, batch, size):
+        if backend.is_converted_to_onnx():
+            raise ValueError(
+                f"{self.name!r} is stateful, and ONNX has nothing to keep a state in: every call "
+                "of the file would start from the same one. Export the model with "
+                "return_state=True and initial_state=, and hand the state on."
+            )
+        if batch not in (None, size):
+            received = batch if isinstance(batch, int) else "unknown size"
+            raise ValueError(
+                f"{self.name!r} is stateful and keeps a state for a batch of {size} sequences, "
+                f"received a batch of {received}. Drop batches of another size, or build a layer "
+                "for this one."
+            )
 
     def _run(self, inputs, state, mask):
         """Outputs in the compute dtype and the final state, in the order of processing."""
@@ -203,17 +216,24 @@ class Recurrence(DeclaredWeights, abc.ABC):
             layer is neither read nor changed.
 
         Raises:
-            ValueError: if the layer goes backwards, or a shape does not fit.
+            ValueError: if the layer goes backwards or is not built, or a shape does not fit.
         """
+        self.check_stream()
+        inputs, (dim, _) = ops.convert_to_tensor(inputs), self._built_state_size()
+        if len(inputs.shape) != 3 or inputs.shape[-1] != dim:
+            raise ValueError(
+                f"`inputs` of {self.name!r} must have shape (batch, time, {dim}), time being 1 for "
+                f"a single step, received {tuple(inputs.shape)}."
+            )
+        return self._run(inputs, single_state(state), mask)
+
+    def check_stream(self) -> None:
+        """Raises ValueError if the layer needs more than the present and the past."""
         if self.go_backwards:
             raise ValueError(
                 f"{self.name!r} goes backwards: its first output needs the last input, so it can't "
                 "follow a stream."
             )
-        inputs = ops.convert_to_tensor(inputs)
-        if not self.built:
-            self.build(inputs.shape)
-        return self._run(inputs, single_state(state), mask)
 
     def step(self, inputs_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of a stream: `advance` without the axis of time.

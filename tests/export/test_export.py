@@ -64,9 +64,8 @@ def work(action, form, directory):
 @pytest.fixture(scope="module", params=FORMATS)
 def exported(request, tmp_path_factory):
     """The format, and the directory where the models lie exported, with what both compute."""
-    for package in FORMATS[request.param]:
-        if not importlib.util.find_spec(package):
-            pytest.skip(f"needs {package}")
+    missing = [name for name in FORMATS[request.param] if not importlib.util.find_spec(name)]
+    assert not missing, f'pip install -e ".[export]" brings {missing}'
     directory = tmp_path_factory.mktemp(request.param)
     work("export", request.param, directory)
     work("run", request.param, directory)
@@ -100,6 +99,17 @@ def test_an_onnx_file_that_would_fix_the_length_is_refused(tmp_path, shape):
     with pytest.raises(NotImplementedError, match="dynamo=True, dynamic_shapes"):
         model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
     assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("is_batch_known", [False, True])
+# The older exporter of PyTorch is deprecated, and warns of what it fixes.
+@pytest.mark.filterwarnings("ignore")
+def test_an_onnx_file_that_would_forget_its_state_is_refused(tmp_path, is_batch_known):
+    model = keras.Sequential([keras.Input(batch_shape=(2, 5, 3)), CoffeeLayer(2, stateful=True)])
+    model(np.ones((2, 5, 3), "float32"))
+    spec = keras.InputSpec(shape=(2 if is_batch_known else None, 5, 3), dtype="float32")
+    with pytest.raises(ValueError, match="is stateful, and ONNX has nothing to keep a state in"):
+        model.export(tmp_path / "m.onnx", format="onnx", input_signature=[spec], verbose=False)
 
 
 @only_torch

@@ -287,6 +287,17 @@ def test_another_batch_size_is_refused(layer, run):
         getattr(model, run)(random_inputs(3, LENGTH, DIM))
 
 
+def test_a_smaller_last_batch_is_refused_in_training(layer):
+    # In a graph of TensorFlow the batch is unknown until it runs, and the error is TensorFlow's.
+    model = stateful(layer)
+    inputs = random_inputs(3, LENGTH, DIM)
+    message = "must_have_the_batch_size_of_the_state|keeps a state for a batch of 2 sequences"
+    with pytest.raises(Exception, match=message) as error:
+        model.fit(inputs, inputs, batch_size=BATCH, shuffle=False, verbose=0)
+    is_graph = keras.config.backend() == "tensorflow"
+    assert error.type.__name__ == ("InvalidArgumentError" if is_graph else "ValueError")
+
+
 def test_states_that_do_not_fit_are_errors(layer):
     with pytest.raises(ValueError, match=r"`initial_state` must have shape \(2, 3, 4\).*\(2, 3\)"):
         layer(INPUTS, initial_state=np.zeros((2, 3), "float32"))

@@ -33,11 +33,6 @@ def both_ways(layer, **options):
     return wrapper
 
 
-# From Keras 3.16 on Bidirectional uses a mask, but says that it passes none on.
-DROPPED = pytest.mark.filterwarnings("ignore:Layer 'bidirectional.*does not support masking")
-
-
-@DROPPED
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("return_sequences", [False, True])
 @pytest.mark.parametrize("merge_mode", MERGE)
@@ -62,7 +57,6 @@ def test_bidirectional(layer, merge_mode, return_sequences, masked):
         np.testing.assert_allclose(a, e, **CLOSE)
 
 
-@DROPPED
 def test_bidirectional_takes_initial_states_and_still_sees_the_mask(layer):
     # With initial states Keras drops the mask of the inputs on the way to the wrapped layers.
     wrapper = both_ways(with_weights_of(layer, return_state=True))
