@@ -6,15 +6,14 @@ Their shapes are those of Keras' guides: a text classifier, a stateful forecaste
 with its step-by-step decoder, and a stack. Each runs with GRU itself first.
 """
 
-import hypothesis
 import keras
 import numpy as np
 import pytest
+from nightly import IS_NIGHTLY
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 
 BACKEND = keras.config.backend()
-IS_NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 LAYERS = (keras.layers.GRU, CoffeeLayer, S6Layer, LinearizedS6Layer)
 # The size of GRU's state. Ours keep as many features as come in, with as many states for each.
 UNITS = 4

@@ -26,11 +26,11 @@ def _compiled(function):
         arguments = signature.bind(*args, **kwargs).arguments
         # Variables are read out here: a compiled function would treat each as a case of its own.
         arguments = tf.nest.map_structure(_read, arguments)
-        batch = arguments["initial_state"].shape[0]
-        if batch is not None:
+        batch, (own, *rest) = arguments["initial_state"].shape[0], arguments["inputs"].shape
+        if own is None and batch is not None:
             # A carried state knows the batch, inputs in a graph often don't. Without this an
             # operation somewhere inside the loop would complain.
-            shape = [batch, *arguments["inputs"].shape[1:]]
+            shape = [batch, *rest]
             name = "inputs_must_have_the_batch_size_of_the_state"
             arguments["inputs"] = tf.ensure_shape(arguments["inputs"], shape, name)
         results = (function if is_converted_to_onnx() else compiled)(**arguments)

@@ -188,6 +188,8 @@ class Recurrence(DeclaredWeights, abc.ABC):
         if self.go_backwards:
             inputs = ops.flip(inputs, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
+        # The ops replace what stands at masked steps too, but only after some layers have
+        # projected it.
         outputs, state = self.scan(masking.zero_masked(inputs, mask), state, mask)
         if self.zero_output_for_mask:
             outputs = masking.zero_masked(outputs, mask)

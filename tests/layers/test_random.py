@@ -12,13 +12,13 @@ import layer_oracle
 import numpy as np
 from hypothesis import strategies as st
 from keras import ops
+from nightly import IS_NIGHTLY
 from recurrent import LAYERS
 from rounding import assert_within
 from scans import differentiate, precision, transitions, widened
 
 from keras_coffee import CoffeeLayer
 
-IS_NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 # A bound wider than this part of the largest element, a few units of rounding, tells nothing.
 MEANINGFUL = {"float64": 1e-2, "float32": 1e-2, "float16": 0.05, "bfloat16": 0.2}
 POLICIES = ["float32", "float64", "mixed_bfloat16", "mixed_float16", "bfloat16"]

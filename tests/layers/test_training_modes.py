@@ -1,13 +1,12 @@
 """Every way to train and every source of data gives the losses of plain `fit` on arrays."""
 
-import hypothesis
 import keras
 import numpy as np
 import pytest
+from nightly import IS_NIGHTLY
 from recurrent import CHOSEN, make, random_inputs
 
 BACKEND = keras.config.backend()
-IS_NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 BATCH, LENGTH, DIM = 2, 9, 3
 # Four batches, which three steps at once do not divide.
 INPUTS = random_inputs(4 * BATCH, LENGTH, DIM)
