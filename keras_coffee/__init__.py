@@ -1,8 +1,10 @@
 """Recurrent state-space layers with feedback for Keras 3, on JAX, TensorFlow and PyTorch."""
 
 from keras_coffee import callbacks as callbacks
+from keras_coffee import cells as cells
 from keras_coffee import constraints as constraints
 from keras_coffee import datasets as datasets
+from keras_coffee import diagnostics as diagnostics
 from keras_coffee import initializers as initializers
 from keras_coffee import layers as layers
 from keras_coffee import ops as ops

@@ -25,6 +25,7 @@ ALLOWED = {
     "constraints": {"_typing"},
     "callbacks": set(),
     "cells": {"_typing"},
+    "diagnostics": {"_typing", "backend", "cells", "layers", "ops", "solvers"},
     "solvers": {"_typing", "backend", "cells"},
     "ops": {"_typing", "backend", "cells", "solvers"},
     "layers": {"_typing", "backend", "cells", "constraints", "initializers", "ops", "solvers"},
@@ -58,15 +59,21 @@ def test_imports_point_one_way(path):
             assert rest[0] in ALLOWED[own] | {own}, f"{own} must not import {name}"
         assert not name.startswith("keras.src"), "only public names of keras"
         if package in FRAMEWORKS:
-            assert path == PACKAGE / "backend" / f"{package}.py", f"{package} outside its file"
+            assert path.parent == PACKAGE / "backend" / package, f"{package} outside its folder"
+
+
+def files_of(framework):
+    folder = PACKAGE / "backend" / framework
+    return sorted(folder.glob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
 
 
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, "numpy"])
-def test_a_backend_file_stands_alone(framework):
+def test_a_backend_stands_alone(framework):
     allowed = {framework, "numpy", *sys.stdlib_module_names}
-    for name in imports(PACKAGE / "backend" / f"{framework}.py"):
-        is_conversion = name.startswith("keras_coffee._conversion.")
-        assert is_conversion or name.split(".")[0] in allowed, name
+    own = ("keras_coffee._conversion.", f"keras_coffee.backend.{framework}.")
+    for path in files_of(framework):
+        for name in imports(path):
+            assert name.startswith(own) or name.split(".")[0] in allowed, name
 
 
 def test_cells_are_mathematics_only():
@@ -86,15 +93,22 @@ def test_the_word_of_a_framework_stays_under_backend():
 
 def test_backends_have_the_functions_of_the_oracle():
     def public(framework):
-        tree = ast.parse((PACKAGE / "backend" / f"{framework}.py").read_text())
         return {
             node.name: [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
-            for node in tree.body
+            for path in files_of(framework)
+            for node in ast.parse(path.read_text()).body
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         }
 
+    oracle = public("numpy")
     for framework in FRAMEWORKS:
-        assert public(framework) == public("numpy")
+        module = ast.parse((PACKAGE / "backend" / framework / "__init__.py").read_text())
+        names = {alias.name for node in module.body[1:] for alias in node.names}
+        assert names == set(oracle)
+        functions = public(framework)
+        assert {name: functions[name] for name in names} == oracle
+    source = inspect.getsource(keras_coffee.backend)
+    assert all(f"{name} = framework.{name}" in source for name in oracle)
 
 
 def test_files_stay_short():

@@ -1,43 +1,36 @@
-"""The one switch between frameworks: the scans of the backend that Keras runs on.
+"""The one switch between frameworks: what the backend that Keras runs on supplies.
 
 A backend supplies the functions that `numpy.py` defines, under the same names and arguments.
 """
 
+import importlib
+
 import keras
 
-match keras.config.backend():
-    case "jax":
-        from keras_coffee.backend.jax import (
-            coffee_scan,
-            is_converted_to_onnx,
-            linear_scan,
-            selective_scan,
-        )
-    case "tensorflow":
-        from keras_coffee.backend.tensorflow import (
-            coffee_scan,
-            is_converted_to_onnx,
-            linear_scan,
-            selective_scan,
-        )
-    case "torch":
-        from keras_coffee.backend.torch import (
-            coffee_scan,
-            is_converted_to_onnx,
-            linear_scan,
-            selective_scan,
-        )
-    case "numpy":
-        from keras_coffee.backend.numpy import (
-            coffee_scan,
-            is_converted_to_onnx,
-            linear_scan,
-            selective_scan,
-        )
-    case other:
-        raise ImportError(
-            f"keras_coffee does not support the Keras backend {other!r}. Set KERAS_BACKEND to "
-            "'jax', 'tensorflow' or 'torch' ('numpy' for inference) before importing keras."
-        )
+if keras.config.backend() not in ("jax", "tensorflow", "torch", "numpy"):
+    raise ImportError(
+        f"keras_coffee does not support the Keras backend {keras.config.backend()!r}. Set "
+        "KERAS_BACKEND to 'jax', 'tensorflow' or 'torch' ('numpy' for inference) before importing "
+        "keras."
+    )
 
-__all__ = ["coffee_scan", "is_converted_to_onnx", "linear_scan", "selective_scan"]
+framework = importlib.import_module(f"keras_coffee.backend.{keras.config.backend()}")
+
+# Recurrences in one fused pass over time, with their gradients.
+coffee_scan = framework.coffee_scan
+linear_scan = framework.linear_scan
+selective_scan = framework.selective_scan
+
+# What solvers are built from.
+associative_scan = framework.associative_scan
+exponent = framework.exponent
+implicit_states = framework.implicit_states
+power_of_two = framework.power_of_two
+scan = framework.scan
+without_gradient = framework.without_gradient
+
+# Where and for what a computation runs.
+can_iterate = framework.can_iterate
+device_kind = framework.device_kind
+is_converted_to_onnx = framework.is_converted_to_onnx
+may_be_differentiated = framework.may_be_differentiated

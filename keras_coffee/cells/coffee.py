@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Structure
 
 Feedback = Literal["sigmoid", "linear"] | None
 
@@ -37,7 +38,7 @@ class CoffeeCell:
     input_matrix: Tensor | None = None
     feedback: Feedback = "sigmoid"
 
-    structure: ClassVar[str] = "diagonal"
+    structure: ClassVar[Structure] = "diagonal"
 
     def delta(self, state: Tensor, inputs: Tensor) -> Tensor:
         """Update gates `(..., D, n)` from states `(..., D, n)` and inputs `(..., D)`."""

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Structure
 from keras_coffee.cells.discretization import forward_euler, zero_order_hold
 
 Discretization = Literal["zoh", "euler"]
@@ -31,7 +32,7 @@ class SelectiveCell:
     transition: Tensor
     discretization: Discretization = "zoh"
 
-    structure: ClassVar[str] = "diagonal"
+    structure: ClassVar[Structure] = "diagonal"
 
     def step(self, state: Tensor, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """The next state `(..., D, n)`.
@@ -41,9 +42,14 @@ class SelectiveCell:
             inputs: u(k) `(..., D)`, Δ(k) `(..., D)` and B(k): `(..., 1, n)` if all features share
                 it, `(D, n)` if each has its own.
         """
+        decay, drive = self.affine(inputs)
+        return decay * state + drive
+
+    def affine(self, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The step as decay and drive of x(k) = decay x(k-1) + drive, each `(..., D, n)`."""
         source, delta, input_matrix = inputs
         decay, gain = self._discretize(delta)
-        return decay * state + gain * input_matrix * source[..., None]
+        return decay, gain * input_matrix * source[..., None]
 
     def jacobian(self, state: Tensor, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Diagonal of ∂x(k)/∂x(k-1), `(..., D, n)`: the decay."""

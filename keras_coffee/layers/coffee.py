@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
 from keras_coffee.layers.arguments import single_state
@@ -12,6 +13,7 @@ from keras_coffee.layers.declared_weights import WeightSpec
 from keras_coffee.layers.recurrence import Recurrence
 from keras_coffee.ops import masking
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
+from keras_coffee.ops.nonlinear_scan import nonlinear_scan
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -41,9 +43,11 @@ class CoffeeLayer(Recurrence):
         stateful: If True, the state at the end of a batch is where the next batch starts, until
             `reset_state()`. The batch size must be known. The state is saved with the layer.
         zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
-        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        solver: `"auto"`, `"sequential"`, or parallel in time `"newton"`, `"elk"` or a `Newton` or
+            `Elk` of `keras_coffee.solvers`. The same states; docs/solvers.md says when which is
+            faster.
         recompute: If True, training keeps about √T states instead of T, and computes the others
-            again when it needs them. No effect on values.
+            again when it needs them. No effect on values. For the sequential solver only.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object
             of Keras or its name. Besides Keras' names there are `"standard_normal"` (initializer)
             and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
@@ -75,6 +79,7 @@ class CoffeeLayer(Recurrence):
         (Delta-feedback) and (final_model).
     """
 
+    KIND = "nonlinear"
     WEIGHTS = {
         "transition": WeightSpec("Dn", "zeros", "stable"),
         "gate": WeightSpec("Dn", "standard_normal"),
@@ -142,26 +147,10 @@ class CoffeeLayer(Recurrence):
             >>> states.shape, gates.shape
             ((2, 5, 3, 8), (2, 5, 3, 8))
         """
-        inputs = ops.cast(inputs, self.state_dtype)
-        dim = self.transition.shape[0] if self.built else None
-        if len(inputs.shape) != 3 or inputs.shape[2] != dim:
-            raise ValueError(
-                f"`trajectory` of {self.name!r} expects inputs (batch, time, features) with "
-                f"features = {dim or 'those that the layer is built for, by its first call'}, "
-                f"received shape {tuple(inputs.shape)}."
-            )
-        if initial_state is None:
-            initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        initial_state = ops.cast(single_state(initial_state), inputs.dtype)
-        mask = masking.as_mask(mask, inputs)
-        inputs = masking.zero_masked(inputs, mask)
-        weights = {
-            name: ops.cast(getattr(self, name), inputs.dtype)
-            for name in self.weight_specs()
-            if name not in ("readout", "output_gate")
-        }
+        inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
         # Every state as a feature of its own, read out as it is.
         shape = (*ops.shape(inputs), self.n)
+        weights = self._cell_weights()
         single = {name: ops.reshape(weight, (-1, 1)) for name, weight in weights.items()}
         states, _ = coffee_scan(
             ops.repeat(inputs, self.n, axis=-1),
@@ -174,8 +163,70 @@ class CoffeeLayer(Recurrence):
         )
         states = ops.reshape(states, shape)
         previous = ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
-        gates = CoffeeCell(**weights, feedback=self.feedback).delta(previous, inputs)
+        gates = self.cell().delta(previous, inputs)
         return states, masking.zero_masked(gates, mask)
+
+    def solve(
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None = None,
+        mask: Tensor | None = None,
+        solver: str | solvers.Solver | None = None,
+    ) -> solvers.Solution:
+        """States over time, and how they were found.
+
+        Time runs as in the inputs, whatever `go_backwards` says. On JAX, call it inside `jax.jit`.
+
+        Args:
+            inputs: u, `(B, T, D)`.
+            initial_state: x(0), `(B, D, n)`. None: zeros.
+            mask: `(B, T)`, False where a step is passed over.
+            solver: As for the layer. None: the layer's own.
+
+        Returns:
+            States `(B, T, D, n)`, and iterations, residual and converged of each sequence.
+
+        Raises:
+            ValueError: if the layer is not built yet, a shape does not fit, or there is no such
+                solver.
+
+        Example:
+            >>> layer = CoffeeLayer(n=8)
+            >>> outputs = layer(np.ones((2, 5, 3)))
+            >>> solution = layer.solve(np.ones((2, 5, 3)), solver="newton")
+            >>> solution.states.shape, bool(solution.converged.all())
+            ((2, 5, 3, 8), True)
+        """
+        inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
+        solver = self.solver if solver is None else solver
+        return nonlinear_scan(self.cell(), inputs, initial_state, mask=mask, solver=solver)
+
+    def cell(self) -> CoffeeCell:
+        """The recurrence of the layer as it is now: its step and its Jacobian."""
+        return CoffeeCell(**self._cell_weights(), feedback=self.feedback)
+
+    def _cell_weights(self):
+        return {
+            name: ops.cast(getattr(self, name), self.state_dtype)
+            for name in self.weight_specs()
+            if name not in ("readout", "output_gate")
+        }
+
+    def _prepare(self, inputs, initial_state, mask):
+        """Inputs, state and mask for a look inside, checked, and with zeros at masked steps."""
+        inputs = ops.cast(inputs, self.state_dtype)
+        dim = self.transition.shape[0] if self.built else None
+        if len(inputs.shape) != 3 or inputs.shape[2] != dim:
+            raise ValueError(
+                f"{self.name!r} expects inputs (batch, time, features) with "
+                f"features = {dim or 'those that the layer is built for, by its first call'}, "
+                f"received shape {tuple(inputs.shape)}."
+            )
+        if initial_state is None:
+            initial_state = self.get_initial_state(ops.shape(inputs)[0])
+        initial_state = ops.cast(single_state(initial_state), inputs.dtype)
+        mask = masking.as_mask(mask, inputs)
+        return masking.zero_masked(inputs, mask), initial_state, mask
 
     def get_config(self):
         return {

@@ -1,7 +1,7 @@
 """What the recurrent layers share: the surface of Keras' own recurrent layers."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -16,9 +16,12 @@ from keras_coffee.ops import masking
 class Recurrence(DeclaredWeights, abc.ABC):
     """A recurrence over time as a layer: `(B, T, D)` to `(B, T, D)`, or to the last `(B, D)`.
 
-    Has the surface of Keras' recurrent layers: masks, initial and final states, statefulness, both
-    directions. A subclass lists its weights and computes in `scan`.
+    Masks, states, statefulness and both directions are as in Keras' recurrent layers. A subclass
+    lists its weights and computes in `scan`.
     """
+
+    # Whether it is linear in its state, which decides what can solve it.
+    KIND: ClassVar[solvers.Kind] = "linear"
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
         go_backwards: bool = False,
         stateful: bool = False,
         zero_output_for_mask: bool = False,
-        solver: str | solvers.Sequential = "auto",
+        solver: str | solvers.Solver = "auto",
         recompute: bool = False,
         **kwargs: Any,
     ):
@@ -43,7 +46,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
         self.go_backwards = go_backwards
         self.stateful = stateful
         self.zero_output_for_mask = zero_output_for_mask
-        found = solvers.get(solver)
+        found = solvers.get(solver, self.KIND, recompute=recompute)
         self.solver = solver if isinstance(solver, str) else found
         self.recompute = recompute
         self._state = None
@@ -139,8 +142,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
 
     def _by_key(self):
         """Weights by name, which Keras saves by number: others of the same shape would fit."""
-        names = self.weight_specs() if self.built else ()
-        weights = {name: getattr(self, name) for name in names}
+        weights = {name: getattr(self, name) for name in self.weight_specs() if self.built}
         return weights if self._state is None else {**weights, "state": self._state}
 
     def call(self, inputs, initial_state=None, mask=None, training=None, inputs_mask=None):

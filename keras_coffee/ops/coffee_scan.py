@@ -4,8 +4,11 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.coffee import Feedback
+from keras_coffee.cells.coffee import CoffeeCell, Feedback
+from keras_coffee.cells.masked import MaskedCell
+from keras_coffee.cells.readout import read_state
 from keras_coffee.ops import arguments, masking
+from keras_coffee.solvers import trajectory
 
 FEEDBACKS = ("sigmoid", "linear", None)
 
@@ -21,7 +24,7 @@ def coffee_scan(
     feedback: Feedback = "sigmoid",
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
-    solver: str | solvers.Sequential = "auto",
+    solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """A state-space model whose update gate looks at its own state.
@@ -47,15 +50,18 @@ def coffee_scan(
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
             the output repeated, zero before the first step that counts. Whatever stands in the
             tensors at such a step, NaN included, has no effect. None: every step counts.
-        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or a `Newton` or `Elk` of
+            `keras_coffee.solvers`; these are parallel in time, and keep all states for the
+            gradient.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
-            again. No effect on values.
+            again. No effect on values. For the sequential solver only.
 
     Returns:
         Outputs y, `(B, T, D)`, and the final state x(T), `(B, D, n)`, in the dtype of the inputs.
 
     Raises:
-        ValueError: if a shape does not fit, T is 0, or `feedback` or `solver` is unknown.
+        ValueError: if a shape does not fit, T is 0, `feedback` or `solver` is unknown, or
+            `recompute` meets a parallel solver.
         TypeError: if the inputs are not floating-point, or symbolic.
 
     Example:
@@ -69,7 +75,6 @@ def coffee_scan(
         "Context-Selective State Space Models: Feedback is All You Need", equations
         (Delta-feedback), (final_model) and the remark "Model with output filtering".
     """
-    solvers.get(solver)
     if feedback not in FEEDBACKS:
         raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
     inputs = arguments.as_sequences(inputs)
@@ -79,20 +84,39 @@ def coffee_scan(
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
 
+    found = solvers.choose(
+        solver, "nonlinear", inputs, transition.shape[0] * transition.shape[1], recompute=recompute
+    )
+
     def optional(weight, name):
         return None if weight is None else arguments.as_parameter(weight, name, shape, dtype)
 
-    outputs, final_state = backend.coffee_scan(
-        sequences,
-        transition,
-        arguments.as_parameter(gate, "gate", shape, dtype),
-        arguments.as_parameter(readout, "readout", shape, dtype),
-        optional(input_matrix, "input_matrix"),
-        optional(output_gate, "output_gate"),
-        arguments.as_initial_state(initial_state, sequences, transition),
-        None if mask is None else ops.cast(mask, dtype),
-        feedback=feedback,
-        recompute=recompute,
-    )
+    gate = arguments.as_parameter(gate, "gate", shape, dtype)
+    readout = arguments.as_parameter(readout, "readout", shape, dtype)
+    input_matrix = optional(input_matrix, "input_matrix")
+    output_gate = optional(output_gate, "output_gate")
+    state = arguments.as_initial_state(initial_state, sequences, transition)
+    if isinstance(found, solvers.Sequential):
+        outputs, final_state = backend.coffee_scan(
+            sequences,
+            transition,
+            gate,
+            readout,
+            input_matrix,
+            output_gate,
+            state,
+            None if mask is None else ops.cast(mask, dtype),
+            feedback=feedback,
+            recompute=recompute,
+        )
+    else:
+        cell = CoffeeCell(transition, gate, input_matrix, feedback)
+        outputs, final_state = trajectory.outputs(
+            found,
+            cell if mask is None else MaskedCell(cell),
+            state,
+            sequences if mask is None else (sequences, mask),
+            lambda states: read_state(states, readout, output_gate),
+        )
     outputs = masking.zero_before_first(outputs, mask)
     return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)

@@ -1,10 +1,14 @@
 """The elementwise linear recurrence."""
 
+import math
+
 from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
+from keras_coffee.cells.affine import AffineCell
 from keras_coffee.ops import arguments
+from keras_coffee.solvers import trajectory
 
 
 def linear_scan(
@@ -13,7 +17,7 @@ def linear_scan(
     *,
     initial_state: Tensor | None = None,
     reverse: bool = False,
-    solver: str | solvers.Sequential = "auto",
+    solver: str | solvers.Solver = "auto",
 ) -> Tensor:
     """All states of h(k) = a(k) h(k-1) + b(k), elementwise, real or complex.
 
@@ -25,7 +29,8 @@ def linear_scan(
             accumulated in float32.
         initial_state: h before the first step, `(B, ...)`. None: zeros.
         reverse: run from the last step to the first: h(k) = a(k) h(k+1) + b(k).
-        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time) or an object of
+            `keras_coffee.solvers`.
 
     Returns:
         States `(B, T, ...)`, in the dtype of the inputs, or complex if the decay is.
@@ -39,7 +44,6 @@ def linear_scan(
         >>> np.array(states)
         array([[1.   , 1.5  , 1.75 , 1.875]], dtype=float32)
     """
-    solvers.get(solver)
     inputs = arguments.as_tensor(inputs, "inputs")
     decay = arguments.as_tensor(decay, "decay")
     dtype = arguments.common_dtype(decay, inputs)
@@ -49,12 +53,16 @@ def linear_scan(
         )
     arguments.check_time(inputs, "inputs")
     sequences = ops.cast(inputs, dtype)
-    states = backend.linear_scan(
-        _broadcast(ops.cast(decay, dtype), sequences),
-        sequences,
-        _initial_state(initial_state, sequences, dtype),
-        reverse=reverse,
-    )
+    decay = _broadcast(ops.cast(decay, dtype), sequences)
+    state = _initial_state(initial_state, sequences, dtype)
+    widths = tuple(inputs.shape[2:])
+    found = solvers.choose(solver, "linear", inputs, None if None in widths else math.prod(widths))
+    if isinstance(found, solvers.Sequential):
+        states = backend.linear_scan(decay, sequences, state, reverse=reverse)
+    else:
+        pair = [ops.flip(x, axis=1) if reverse else x for x in (decay, sequences)]
+        states = trajectory.solve(found, AffineCell(), state, tuple(pair)).states
+        states = ops.flip(states, axis=1) if reverse else states
     is_low = arguments.is_low_precision(inputs) and dtype == "float32"
     return ops.cast(states, inputs.dtype) if is_low else states
 

@@ -4,8 +4,11 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.selective import Discretization
+from keras_coffee.cells.affine import AffineCell
+from keras_coffee.cells.readout import read_state
+from keras_coffee.cells.selective import Discretization, SelectiveCell
 from keras_coffee.ops import arguments, masking
+from keras_coffee.solvers import trajectory
 
 DISCRETIZATIONS = ("zoh", "euler")
 
@@ -20,7 +23,7 @@ def selective_scan(
     discretization: Discretization = "zoh",
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
-    solver: str | solvers.Sequential = "auto",
+    solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """A diagonal state-space model whose step size depends on the input.
@@ -45,15 +48,17 @@ def selective_scan(
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
             the output repeated, zero before the first step that counts. Whatever stands in the
             tensors at such a step, NaN included, has no effect. None: every step counts.
-        solver: `"auto"`, `"sequential"` or an object of `keras_coffee.solvers`.
+        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states) or
+            an object of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
-            again. No effect on values.
+            again. No effect on values. For the sequential solver only.
 
     Returns:
         Outputs y, `(B, T, D)`, and the final state x(T), `(B, D, n)`, in the dtype of the inputs.
 
     Raises:
-        ValueError: if a shape does not fit, T is 0, or `discretization` or `solver` is unknown.
+        ValueError: if a shape does not fit, T is 0, `discretization` or `solver` is unknown, or
+            `recompute` meets a parallel solver.
         TypeError: if the inputs are not floating-point, or symbolic.
 
     Example:
@@ -67,7 +72,6 @@ def selective_scan(
         "Context-Selective State Space Models: Feedback is All You Need", equations (S6_model)
         and (linearized_model); A. Gu and T. Dao, "Mamba", 2023, section 3.
     """
-    solvers.get(solver)
     if discretization not in DISCRETIZATIONS:
         raise ValueError(
             f"`discretization` must be one of {DISCRETIZATIONS}, received {discretization!r}."
@@ -84,16 +88,30 @@ def selective_scan(
         input_matrix = masking.zero_masked(input_matrix, mask)
     if len(output_matrix.shape) == 3:
         output_matrix = masking.repeat_last(output_matrix, mask)
-    outputs, final_state = backend.selective_scan(
-        sequences,
-        masking.zero_masked(delta, mask),
-        transition,
-        input_matrix,
-        output_matrix,
-        arguments.as_initial_state(initial_state, sequences, transition),
-        discretization=discretization,
-        recompute=recompute,
+    delta = masking.zero_masked(delta, mask)
+    state = arguments.as_initial_state(initial_state, sequences, transition)
+    found = solvers.choose(
+        solver, "linear", inputs, transition.shape[0] * transition.shape[1], recompute=recompute
     )
+    if isinstance(found, solvers.Sequential):
+        outputs, final_state = backend.selective_scan(
+            sequences,
+            delta,
+            transition,
+            input_matrix,
+            output_matrix,
+            state,
+            discretization=discretization,
+            recompute=recompute,
+        )
+    else:
+        input_matrix, output_matrix = (
+            m[:, :, None] if len(m.shape) == 3 else m for m in (input_matrix, output_matrix)
+        )
+        cell = SelectiveCell(transition, discretization)
+        affine = cell.affine((sequences, delta, input_matrix))
+        states = trajectory.solve(found, AffineCell(), state, affine).states
+        outputs, final_state = read_state(states, output_matrix), states[:, -1]
     outputs = masking.zero_before_first(outputs, mask)
     return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)
 

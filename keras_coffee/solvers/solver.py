@@ -1,30 +1,41 @@
-"""Solvers by name."""
+"""What solvers have in common."""
 
-from typing import Any
+import abc
+import dataclasses
+from typing import Any, Self
 
-import keras
-
-from keras_coffee.solvers.sequential import Sequential
-
-Solver = Sequential
-
-# "auto" is the fastest measured for the device and shape; so far that is always the same.
-_BY_NAME = {"auto": Sequential, "sequential": Sequential}
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell
+from keras_coffee.solvers.algebra import Algebra
+from keras_coffee.solvers.solution import Solution
 
 
-def get(identifier: str | dict[str, Any] | Solver) -> Solver:
-    """The solver that a name, a serialized solver or a solver stands for.
+@dataclasses.dataclass(frozen=True)
+class Solver(abc.ABC):
+    """A way to find the trajectory of a recurrence.
 
-    Raises:
-        ValueError: for anything else.
+    Solvers are immutable, equal if their settings are, and serializable.
     """
-    if isinstance(identifier, dict):
-        identifier = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(identifier, str) and identifier in _BY_NAME:
-        return _BY_NAME[identifier]()
-    if isinstance(identifier, Solver):
-        return identifier
-    raise ValueError(
-        f"Unknown solver: {identifier!r}. Expected one of {sorted(_BY_NAME)} or an object of "
-        "keras_coffee.solvers."
-    )
+
+    @property
+    def steps_at_a_time(self) -> int | None:
+        """Steps that are solved at a time; the others wait. None: all."""
+        return None
+
+    @abc.abstractmethod
+    def find(self, cell: Cell, initial_state: Tensor, inputs: Any) -> Solution:
+        """The states of one window, from the state before it and its inputs `(B, T, ...)`."""
+
+    @abc.abstractmethod
+    def linear(self, algebra: Algebra, jacobian: Tensor, drive: Tensor) -> Tensor:
+        """All x(k) = J(k) x(k+1) + b(k), from the last step to the first, starting from zero.
+
+        `jacobian` and `drive` are one window. The gradient of a trajectory is such a recurrence.
+        """
+
+    def get_config(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls(**config)

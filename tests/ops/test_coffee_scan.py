@@ -197,7 +197,10 @@ ZEROS = {name: np.zeros_like(array) for name, array in coffee_arrays((2, 5, 3, 4
         ),
         ({"initial_state": np.zeros((1, 3, 4))}, r"`initial_state` must have.*\(1, 3, 4\)"),
         ({"feedback": "tanh"}, r"`feedback` must be one of \('sigmoid', 'linear', None\).*'tanh'"),
-        ({"solver": "newton"}, r"Unknown solver: 'newton'.*'sequential'.*keras_coffee\.solvers"),
+        (
+            {"solver": "associative"},
+            r"Unknown solver: 'associative'.*'sequential'.*keras_coffee\.solvers",
+        ),
         ({"solver": None}, "Unknown solver: None"),
     ],
 )

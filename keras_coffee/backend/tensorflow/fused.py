@@ -173,7 +173,7 @@ def _expm1(x):
 # The driver.
 
 
-def _differentiable_once(forward, backward, *arguments):
+def differentiable_once(forward, backward, *arguments):
     """Calls `forward(*arguments) -> results, kept`, with `backward` as its gradient.
 
     `backward(kept, arguments, grads)` gets floating-point tensors only. Integers of the forward
@@ -241,7 +241,7 @@ def _scan(step, weights, state, inputs, recompute):
         totals = [tf.reduce_sum(g, 0) for g in grads]
         return grad_state, *totals, *(_swap(x.stack()) for x in grad_inputs)
 
-    return _differentiable_once(forward, backward, state, *weights, *inputs)
+    return differentiable_once(forward, backward, state, *weights, *inputs)
 
 
 def _swap(x):
@@ -372,7 +372,7 @@ def _linear_scan(decay, inputs, initial_state, reverse):
         grad_initial = conjugate[first] * grads[first]
         return _swap(grads * tf.math.conj(previous)), _swap(grads), grad_initial
 
-    return _differentiable_once(forward, backward, decay, inputs, initial_state)
+    return differentiable_once(forward, backward, decay, inputs, initial_state)
 
 
 def _linear_loop(decay, inputs, state, reverse):

@@ -318,7 +318,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_outputs, grad_state):
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         # Read once: hooks unpack each tensor at every reading, and those of checkpoints only once.
         saved = ctx.saved_tensors
         tensors, kept = saved[: ctx.tensor_count], saved[ctx.tensor_count :]
@@ -359,7 +359,7 @@ def _carry_back(adjoints, jacobians, grad_state):
     return adjoints[0] * jacobians[0]
 
 
-def _refuse_second_derivatives():
+def refuse_second_derivatives():
     # Gradients are recorded in a backward pass only to differentiate them again. PyTorch's own
     # `once_differentiable` lets that pass where another path leads to the same tensor.
     if torch.is_grad_enabled():
@@ -379,7 +379,7 @@ class _LinearScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_states):
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         decay, states, initial_state = ctx.saved_tensors
         # The adjoint of a linear scan is a linear scan the other way, with decays one step later.
         conjugate, start = decay.conj(), initial_state[None]

@@ -1,0 +1,15 @@
+"""What JAX supplies: fused scans, and the primitives that solvers are built from."""
+
+from keras_coffee.backend.jax.fused import coffee_scan as coffee_scan
+from keras_coffee.backend.jax.fused import is_converted_to_onnx as is_converted_to_onnx
+from keras_coffee.backend.jax.fused import linear_scan as linear_scan
+from keras_coffee.backend.jax.fused import selective_scan as selective_scan
+from keras_coffee.backend.jax.primitives import associative_scan as associative_scan
+from keras_coffee.backend.jax.primitives import can_iterate as can_iterate
+from keras_coffee.backend.jax.primitives import device_kind as device_kind
+from keras_coffee.backend.jax.primitives import exponent as exponent
+from keras_coffee.backend.jax.primitives import implicit_states as implicit_states
+from keras_coffee.backend.jax.primitives import may_be_differentiated as may_be_differentiated
+from keras_coffee.backend.jax.primitives import power_of_two as power_of_two
+from keras_coffee.backend.jax.primitives import scan as scan
+from keras_coffee.backend.jax.primitives import without_gradient as without_gradient

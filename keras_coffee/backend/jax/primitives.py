@@ -1,0 +1,63 @@
+"""What solvers are built from, for JAX. `numpy.py` says what each function does."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from keras_coffee.backend.jax.fused import is_converted_to_onnx
+
+
+def associative_scan(combine, elements, *, reverse=False):
+    return lax.associative_scan(combine, elements, reverse=reverse, axis=1)
+
+
+def scan(body, carry, sequences, like):
+    return lax.scan(body, carry, sequences)
+
+
+def without_gradient(function):
+    return jax.tree.map(lax.stop_gradient, function())
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def implicit_states(adjoint, states, jacobian, drive, initial_state):
+    return states
+
+
+def _implicit_forward(adjoint, states, jacobian, drive, initial_state):
+    return states, jacobian
+
+
+def _implicit_backward(adjoint, jacobian, grad_states):
+    nothing = jnp.zeros_like(grad_states), jnp.zeros_like(jacobian)
+    return *nothing, *adjoint(jacobian, grad_states)
+
+
+implicit_states.defvjp(_implicit_forward, _implicit_backward)
+
+
+def exponent(x):
+    return jnp.where(jnp.isfinite(x), jnp.frexp(x)[1], 0)
+
+
+def power_of_two(exponent, dtype):
+    # Put together from bits: XLA rounds its exp2 and power even where the result is exact.
+    bits, bias, shift = (jnp.int64, 1023, 52) if dtype == "float64" else (jnp.int32, 127, 23)
+    return lax.bitcast_convert_type((exponent.astype(bits) + bias) << shift, jnp.dtype(dtype))
+
+
+def may_be_differentiated():
+    return True
+
+
+def can_iterate(x):
+    return not is_converted_to_onnx()
+
+
+def device_kind(x):
+    if isinstance(x, jax.core.Tracer):
+        return jax.default_backend()
+    (device, *_) = x.devices()
+    return device.platform

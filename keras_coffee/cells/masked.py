@@ -1,0 +1,48 @@
+"""Recurrences that pass over some steps."""
+
+import dataclasses
+from typing import Any
+
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell, Structure
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedCell:
+    """A recurrence that holds its state where a mask says so.
+
+        x(k) = f(x(k-1), u(k)) if m(k), else x(k-1)
+
+    Inputs are pairs: those of the cell, and m, boolean, of the shape of the leading axes.
+
+    Args:
+        cell: The recurrence f.
+    """
+
+    cell: Cell
+
+    @property
+    def structure(self) -> Structure:
+        return self.cell.structure
+
+    def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """The next state."""
+        own, mask = inputs
+        return ops.where(_align(mask, state), self.cell.step(state, own), state)
+
+    def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """That of the cell, or the identity."""
+        own, mask = inputs
+        jacobian = self.cell.jacobian(state, own)
+        identity = ops.ones_like(jacobian)
+        if self.structure == "dense":
+            identity = identity * ops.eye(jacobian.shape[-1], dtype=jacobian.dtype)
+        return ops.where(_align(mask, jacobian), jacobian, identity)
+
+
+def _align(mask: Tensor, x: Tensor) -> Tensor:
+    for _ in range(len(x.shape) - len(mask.shape)):
+        mask = mask[..., None]
+    return mask

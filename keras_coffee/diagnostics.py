@@ -1,0 +1,176 @@
+"""What to know of a recurrence before it is solved in parallel."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_coffee import backend
+from keras_coffee._typing import Tensor
+from keras_coffee.cells import Cell
+from keras_coffee.layers import CoffeeLayer
+from keras_coffee.ops import nonlinear_scan
+from keras_coffee.solvers.residual import previous_states
+
+
+def predictability(
+    layer: CoffeeLayer,
+    inputs: Tensor,
+    initial_state: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> float:
+    """The largest Lyapunov exponent of a layer on given data, per step.
+
+    Negative: the layer forgets where it came from, at the rate e^exponent a step, and a parallel
+    solver gets there in few iterations however long the sequence. Around zero or above it does
+    not, iterations grow with the steps solved at a time, and a small window or the sequential
+    solver is the better choice.
+
+    Args:
+        layer: A layer that has been built.
+        inputs: Its inputs u, `(B, T, D)`, T of some hundreds to get a stable figure.
+        initial_state: x(0), `(B, D, n)`. None: zeros.
+        mask: `(B, T)`, False where a step is passed over; it is left out of the mean.
+
+    Returns:
+        The exponent of the state that forgets least. -inf if some Jacobian of each is zero.
+
+    Raises:
+        TypeError: if the layer is linear in its state: its exponents are means of log decay.
+        ValueError: if the layer is not built yet, or a shape does not fit.
+
+    Example:
+        >>> layer = CoffeeLayer(n=2, gate_initializer="zeros", transition_initializer="ones")
+        >>> outputs = layer(np.ones((1, 8, 3)))
+        >>> round(predictability(layer, np.ones((1, 8, 3))), 4)  # ln 1.5, a gate of 1/2 and λ = 1
+        0.4055
+
+    Reference:
+        X. Gonzalez et al., "Predictability Enables Parallelization of Nonlinear State Space
+        Models", 2025.
+    """
+    if not isinstance(layer, CoffeeLayer):
+        raise TypeError(
+            f"`layer` must be a CoffeeLayer, received {type(layer).__name__}. For a recurrence of "
+            "your own there is lyapunov_exponent."
+        )
+    if initial_state is None:
+        initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]
+    inputs = ops.cast(inputs, layer.state_dtype)
+    return lyapunov_exponent(layer.cell(), inputs, initial_state, mask)
+
+
+def lyapunov_exponent(
+    cell: Cell, inputs: Any, initial_state: Tensor, mask: Tensor | None = None
+) -> float:
+    """The largest Lyapunov exponent of a recurrence on given data, per step.
+
+    The mean over steps and sequences of the logarithm by which one step stretches a small
+    difference: of a diagonal Jacobian each element, of which the largest mean counts; of a dense
+    one the direction that the steps before have turned a difference into.
+
+    Args:
+        cell: The recurrence, as for `keras_coffee.ops.nonlinear_scan`.
+        inputs: u, `(B, T, ...)`.
+        initial_state: x(0), `(B, ...)`.
+        mask: `(B, T)`, False where a step is passed over.
+
+    Returns:
+        The exponent.
+
+    Raises:
+        ValueError, TypeError: as `keras_coffee.ops.nonlinear_scan`.
+    """
+    states = nonlinear_scan(cell, inputs, initial_state, mask=mask, solver="sequential").states
+    jacobian = cell.jacobian(previous_states(ops.convert_to_tensor(initial_state), states), inputs)
+    if cell.structure == "dense":
+        stretches = _stretches(jacobian)
+    else:
+        stretches = ops.convert_to_numpy(ops.abs(jacobian))
+    counts = np.ones(stretches.shape[:2], bool) if mask is None else np.array(mask, bool)
+    with np.errstate(divide="ignore"):
+        return float(np.log(stretches[counts]).mean(axis=0).max())
+
+
+def _stretches(jacobian):
+    """How much each dense Jacobian stretches the direction that the steps before have made."""
+
+    def body(carry, slices):
+        moved = ops.einsum("...ij,...j->...i", slices[0], carry[0])
+        norm = ops.sqrt(ops.sum(ops.square(moved), axis=-1, keepdims=True))
+        return [ops.where(norm > 0, moved / norm, carry[0])], [norm[..., 0]]
+
+    direction = ops.ones_like(jacobian[:, 0, ..., 0]) / jacobian.shape[-1] ** 0.5
+    like = [direction[..., 0]]
+    _, (norms,) = backend.scan(body, [direction], [ops.swapaxes(jacobian, 0, 1)], like)
+    return ops.convert_to_numpy(ops.swapaxes(norms, 0, 1))
+
+
+def check_jacobian(cell: Cell, state: Tensor, inputs: Any) -> float:
+    """Compares a cell's Jacobian with finite differences of its step.
+
+    Moves one element of the state after the other, so that a wrong structure is found as well. In
+    float64 it sees much more than in float32.
+
+    Args:
+        cell: A step, its Jacobian and its structure.
+        state: States to look at, `(B, ...)`; a few random ones.
+        inputs: Inputs of one step for them, `(B, ...)`.
+
+    Returns:
+        The largest difference, relative to the largest element of the Jacobian, or to 1 if that is
+        larger.
+
+    Raises:
+        ValueError: if a difference is beyond what rounding explains, or is NaN.
+
+    Example:
+        >>> from keras_coffee.cells import ElmanCell
+        >>> cell = ElmanCell(np.eye(2, dtype="float32"), np.ones((1, 2), "float32"), np.zeros(2))
+        >>> check_jacobian(cell, np.zeros((3, 2), "float32"), np.zeros((3, 1), "float32")) < 1e-3
+        True
+    """
+    state = ops.convert_to_tensor(state)
+    start = ops.convert_to_numpy(state)
+    own = ops.convert_to_numpy(cell.jacobian(state, inputs))
+    expected = _full(own, start.shape, cell.structure)
+    epsilon = np.finfo(start.dtype).eps
+    distance = epsilon ** (1 / 3)
+    worst = 0.0
+    for k in range(expected.shape[-1]):
+        move = np.zeros(start[0].size, start.dtype)
+        move[k] = distance
+        pair = [start + sign * move.reshape(start.shape[1:]) for sign in (1, -1)]
+        ahead, behind = (
+            ops.convert_to_numpy(cell.step(ops.convert_to_tensor(x), inputs)) for x in pair
+        )
+        width = (pair[0] - pair[1]).reshape(len(start), -1)[:, k : k + 1]
+        slope = (ahead - behind).reshape(len(start), -1) / width
+        worst = max(worst, abs(slope - expected[..., k]).max())
+    worst = float(worst / max(1.0, abs(expected).max()))
+    if not worst <= _ROUNDING * epsilon ** (2 / 3):
+        raise ValueError(
+            f"The Jacobian of {type(cell).__name__} differs by {worst:.2g}, relative to its "
+            "largest element, from finite differences of its step. Element [..., i, j] is the "
+            "derivative of element i of the new state by element j of the old one; if the "
+            'structure is "diagonal", no element may depend on another.'
+        )
+    return worst
+
+
+# The error of a central difference at the best distance is of the order epsilon^(2/3).
+_ROUNDING = 100
+
+
+def _full(jacobian, shape, structure):
+    """The Jacobian by all elements of the state, `(B, S, S)`."""
+    size = int(np.prod(shape[1:]))
+    if structure == "diagonal":
+        return jacobian.reshape(len(jacobian), size, 1) * np.eye(size)
+    width = jacobian.shape[-1]
+    blocks = jacobian.reshape(len(jacobian), -1, width, width)
+    full = np.zeros((len(jacobian), size, size))
+    for k in range(blocks.shape[1]):
+        part = slice(k * width, (k + 1) * width)
+        full[:, part, part] = blocks[:, k]
+    return full

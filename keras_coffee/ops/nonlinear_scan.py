@@ -1,0 +1,100 @@
+"""A user's own recurrence over whole sequences."""
+
+from typing import Any
+
+import keras
+
+from keras_coffee import solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell
+from keras_coffee.cells.masked import MaskedCell
+from keras_coffee.ops import arguments, masking
+from keras_coffee.solvers import trajectory
+
+STRUCTURES = ("diagonal", "dense")
+
+
+def nonlinear_scan(
+    cell: Cell,
+    inputs: Any,
+    initial_state: Tensor,
+    *,
+    mask: Tensor | None = None,
+    solver: str | solvers.Solver = "auto",
+) -> solvers.Solution:
+    """All states of x(k) = f(x(k-1), u(k)), and how they were found.
+
+    Differentiable once, in reverse, by the inputs, the initial state and the weights of the cell,
+    which are its attributes. The gradient comes from one reversed linear recurrence with the cell's
+    Jacobian and one derivative of its step; no iteration and no loop is differentiated.
+
+    On JAX, call it inside `jax.jit`: outside, its loops are compiled again at every call.
+
+    Args:
+        cell: The recurrence: an object with `step(state, inputs)`, `jacobian(state, inputs)` and
+            `structure`, `"diagonal"` or `"dense"`; see `keras_coffee.cells.Cell`. It must take the
+            states and inputs of one step, `(B, ...)`, and those of all steps, `(B, T, ...)`.
+            `keras_coffee.diagnostics.check_jacobian` tells whether its Jacobian is right.
+        inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a tuple, list or dictionary of them.
+        initial_state: x(0), `(B, ...)`, float32 or float64.
+        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
+            Floating-point inputs at such a step have no effect, not even NaN. None: every step
+            counts.
+        solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or an object of
+            `keras_coffee.solvers`. `"auto"` is sequential for any cell.
+
+    Returns:
+        A `Solution`: states `(B, T, ...)`, iterations, residual, converged.
+
+    Raises:
+        ValueError: if a shape does not fit, T is 0, the structure or `solver` is unknown.
+        TypeError: if the initial state is not float32 or float64, or a tensor is symbolic.
+
+    Example:
+        >>> from keras_coffee.cells import ElmanCell
+        >>> cell = ElmanCell(0.5 * np.eye(2), np.ones((1, 2)), np.zeros(2))
+        >>> u = np.ones((3, 100, 1), "float32")
+        >>> solution = nonlinear_scan(cell, u, np.zeros((3, 2), "float32"), solver="newton")
+        >>> solution.states.shape, bool(solution.converged.all())
+        ((3, 100, 2), True)
+
+    Reference:
+        Y. H. Lim et al., "Parallelizing non-linear sequential models over the sequence length",
+        2024.
+    """
+    if getattr(cell, "structure", None) not in STRUCTURES:
+        raise ValueError(
+            f"`cell.structure` must be one of {STRUCTURES}, received "
+            f"{getattr(cell, 'structure', None)!r}. It says what the cell's Jacobian is."
+        )
+    inputs = keras.tree.map_structure(lambda x: arguments.as_tensor(x, "inputs"), inputs)
+    initial_state = arguments.as_tensor(initial_state, "initial_state")
+    first = keras.tree.flatten(inputs)[0]
+    _check(inputs, first, initial_state)
+    mask = masking.as_mask(mask, first)
+    if mask is not None:
+        inputs = keras.tree.map_structure(lambda x: masking.zero_masked(x, mask), inputs)
+        cell, inputs = MaskedCell(cell), (inputs, mask)
+    found = solvers.choose(solver, "nonlinear", first, None)
+    return trajectory.solve(found, cell, initial_state, inputs)
+
+
+def _check(inputs, first, initial_state):
+    dtype = keras.backend.standardize_dtype(initial_state.dtype)
+    if dtype not in ("float32", "float64"):
+        raise TypeError(
+            f"`initial_state` must be float32 or float64, received dtype {dtype}. Cast it first, "
+            'for example with keras.ops.cast(x, "float32").'
+        )
+    batch = initial_state.shape[0] if len(initial_state.shape) else None
+    if len(initial_state.shape) < 2:
+        raise ValueError(
+            f"`initial_state` must have shape (batch, ...), received {tuple(initial_state.shape)}."
+        )
+    length = first.shape[1] if len(first.shape) > 1 else None
+    for x in keras.tree.flatten(inputs):
+        shape = tuple(x.shape)
+        if len(shape) < 2:
+            raise ValueError(f"`inputs` must have shape (batch, time, ...), received {shape}.")
+        arguments.check_shape(x, (batch, length, *shape[2:]), "inputs", f"({batch}, {length}, ...)")
+    arguments.check_time(first, "inputs")

@@ -1,0 +1,43 @@
+"""Linear recurrences by a parallel prefix scan."""
+
+import dataclasses
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell
+from keras_coffee.solvers.affine import affine_scan
+from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra
+from keras_coffee.solvers.residual import error, residuals
+from keras_coffee.solvers.solution import Solution
+from keras_coffee.solvers.solver import Solver
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+@dataclasses.dataclass(frozen=True)
+class Associative(Solver):
+    """All states of a linear recurrence in about log2 T rounds, keeping the whole trajectory.
+
+    For recurrences that are linear in their state: `linear_scan`, `selective_scan`, `S6Layer`,
+    `LinearizedS6Layer`. Rounding errors grow with the products of the decays, which stay below 1
+    in a stable recurrence. Where decays above 1 make states cancel that are larger than the range
+    of the dtype, the result is infinite or NaN and not the small difference.
+
+    Reference:
+        G. Blelloch, "Prefix sums and their applications", 1990.
+    """
+
+    def find(self, cell: Cell, initial_state: Tensor, inputs: Any) -> Solution:
+        algebra = BY_STRUCTURE[cell.structure]
+        zeros = ops.zeros_like(keras.tree.flatten(inputs)[-1])
+        states = affine_scan(
+            algebra, cell.jacobian(zeros, inputs), cell.step(zeros, inputs), initial_state
+        )
+        residual = error(states, residuals(cell, initial_state, states, inputs))
+        iterations = ops.zeros_like(residual, dtype="int32")
+        return Solution(states, iterations, residual, iterations == 0)
+
+    def linear(self, algebra: Algebra, jacobian: Tensor, drive: Tensor) -> Tensor:
+        return affine_scan(algebra, jacobian, drive, reverse=True)

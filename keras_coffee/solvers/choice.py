@@ -1,0 +1,100 @@
+"""Solvers by name, and the choice of `"auto"`."""
+
+from typing import Any, Literal
+
+import keras
+
+from keras_coffee import backend
+from keras_coffee._typing import Tensor
+from keras_coffee.solvers.associative import Associative
+from keras_coffee.solvers.elk import Elk
+from keras_coffee.solvers.newton import Newton
+from keras_coffee.solvers.sequential import Sequential
+from keras_coffee.solvers.solver import Solver
+
+Kind = Literal["linear", "nonlinear"]
+
+_BY_NAME: dict[Kind, dict[str, type[Solver]]] = {
+    "linear": {"sequential": Sequential, "associative": Associative},
+    "nonlinear": {"sequential": Sequential, "newton": Newton, "elk": Elk},
+}
+# Where every operation is a kernel launch of some microseconds, T steps take T of them and a
+# parallel scan some 40 log2 T; and both read and write as much from some number of states on.
+_LONG, _FEW = 1024, 2**16
+
+
+def get(
+    identifier: str | dict[str, Any] | Solver, kind: Kind = "nonlinear", *, recompute: bool = False
+) -> Solver | str:
+    """The solver that a name, a serialized solver or a solver stands for. `"auto"` stays `"auto"`.
+
+    Raises:
+        ValueError: for anything else, for a solver of another kind of recurrence, and for a
+            parallel one together with `recompute`.
+    """
+    solver = _get(identifier, kind)
+    if recompute and not isinstance(solver, Sequential | str):
+        raise ValueError(
+            "recompute=True keeps few states and computes the others again, for the sequential "
+            f"solver. {type(solver).__name__} needs them all at once. Leave out one of the two."
+        )
+    return solver
+
+
+def _get(identifier, kind):
+    by_name = _BY_NAME[kind]
+    if isinstance(identifier, dict):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, str):
+        if identifier == "auto":
+            return identifier
+        if identifier in by_name:
+            return by_name[identifier]()
+    if isinstance(identifier, tuple(by_name.values())):
+        return identifier
+    raise ValueError(
+        f"Unknown solver: {identifier!r}. A recurrence that is {kind} in its state takes one of "
+        f"{['auto', *by_name]} or an object {', '.join(c.__name__ for c in by_name.values())} of "
+        "keras_coffee.solvers."
+    )
+
+
+def fastest(
+    kind: Kind, framework: str, device: str, length: int | None, states: int | None
+) -> Solver:
+    """What `"auto"` stands for.
+
+    Args:
+        kind: Whether the recurrence is linear in its state.
+        framework: Name of the backend.
+        device: `"cpu"`, `"gpu"` or `"tpu"`.
+        length: T, or None if it is not known.
+        states: States of a whole batch, B·D·n, or None if not known.
+    """
+    if device == "cpu" or kind == "nonlinear":
+        return Sequential()
+    if length is None or states is None or length < _LONG or states > _FEW:
+        return Sequential()
+    return Associative()
+
+
+def choose(
+    identifier: str | dict[str, Any] | Solver,
+    kind: Kind,
+    inputs: Tensor,
+    states_per_sequence: int | None,
+    *,
+    recompute: bool = False,
+) -> Solver:
+    """The solver to run on inputs `(B, T, ...)`. Raises what `get` does."""
+    solver = get(identifier, kind, recompute=recompute)
+    batch, length = inputs.shape[:2]
+    # A single step is not parallel; and an exporter can't follow a loop that looks at its data.
+    if recompute or length == 1 or not backend.can_iterate(inputs):
+        return Sequential()
+    if isinstance(solver, Solver):
+        return solver
+    unknown = batch is None or states_per_sequence is None
+    states = None if unknown else batch * states_per_sequence
+    device = backend.device_kind(inputs)
+    return fastest(kind, keras.config.backend(), device, length, states)

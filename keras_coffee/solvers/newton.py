@@ -1,0 +1,62 @@
+"""Newton's method on a whole trajectory."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.solvers.affine import affine_scan
+from keras_coffee.solvers.algebra import Algebra
+from keras_coffee.solvers.iterative import Iterative
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+@dataclasses.dataclass(frozen=True)
+class Newton(Iterative):
+    """DEER and quasi-DEER, in windows: Newton's method on all steps of a window at once.
+
+        r(k) = x(k) - f(x(k-1), u(k))
+        δ(k) = J(k) δ(k-1) - r(k),   x ← x + δ,   J(k) = ∂f/∂x at x(k-1)
+
+    Each iteration is one parallel prefix scan. After j iterations the first j steps of a window
+    are exact, so a window of W steps needs W iterations at most; where the dynamics forget, it
+    needs far fewer. Over a long stretch of dynamics that do not, the iteration may first leave the
+    range of floating-point numbers: hence the windows. It stops when the residual of a sequence is
+    within the tolerance, and where that takes more iterations than the budget allows, or a number
+    is not finite, the window is run one step after another. The answer is right in any case.
+
+    Args:
+        jacobian: `"full"` is DEER; `"diagonal"` is quasi-DEER, which takes the diagonal of a dense
+            Jacobian: more iterations, each with H in place of H² numbers a step. The same for
+            cells whose Jacobian is diagonal, as COFFEE's. Gradients use the full one either way.
+        window: Steps that are solved at a time. None: all of them, as in the papers.
+        tolerance: Largest residual |r(k)| / max(1, |x(k)|) of a solution. None: eight units of
+            rounding, 9.5e-7 in float32, 1.8e-15 in float64. With 0 iteration goes on until the
+            equations hold to the last bit.
+        max_iterations: Budget of each window.
+        initial_guess: `"hold"` starts from the state before the window, at every step;
+            `"step"` from one step f(x, u(k)) from it; `"zeros"` from zeros.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+
+    Example:
+        >>> from keras_coffee.solvers import Newton
+        >>> layer = CoffeeLayer(n=8, solver=Newton(window=64))
+
+    Reference:
+        Y. H. Lim et al., "Parallelizing non-linear sequential models over the sequence length",
+        2024 (DEER); X. Gonzalez et al., "Towards Scalable and Stable Parallelization of Nonlinear
+        RNNs", 2024 (quasi-DEER); "Context-Selective State Space Models: Feedback is All You Need",
+        section "Parallelization" and the appendix of the same name.
+    """
+
+    def correction(
+        self, algebra: Algebra, jacobian: Tensor, residuals: Tensor, damping: Tensor
+    ) -> Tensor:
+        return affine_scan(algebra, jacobian, -residuals)
+
+    def judge(self, before: Tensor, after: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        # Always taken: the first steps get exact one after the other, whatever the others do.
+        return ops.ones_like(after, dtype="bool"), damping

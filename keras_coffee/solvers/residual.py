@@ -1,0 +1,24 @@
+"""How far a trajectory is from one that the recurrence has."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell
+
+
+def previous_states(initial_state: Tensor, states: Tensor) -> Tensor:
+    """x(0), …, x(T-1)."""
+    return ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
+
+
+def residuals(cell: Cell, initial_state: Tensor, states: Tensor, inputs: Any) -> Tensor:
+    """x(k) - f(x(k-1), u(k)), of the shape of the states."""
+    return states - cell.step(previous_states(initial_state, states), inputs)
+
+
+def error(states: Tensor, residuals: Tensor) -> Tensor:
+    """The largest residual of each sequence, `(B,)`, relative where the state is above 1."""
+    relative = ops.abs(residuals) / ops.maximum(1, ops.abs(states))
+    return ops.max(relative, axis=tuple(range(1, len(states.shape))))
