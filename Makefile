@@ -20,7 +20,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-.PHONY: demo test test-nightly lint format bench clean \
+.PHONY: demo test test-nightly test-peers lint format bench clean \
 	$(foreach rule,test test-nightly test-keras-nightly bench,$(BACKENDS:%=$(rule)-%))
 
 demo: .venv/installed-demo-$(KERAS_BACKEND)
@@ -39,12 +39,28 @@ lint: .venv/installed-dev
 $(BACKENDS:%=test-%): test-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS)
 
-# What a night allows: 500 random layers, where `make test` draws fifty, and what compiles for long.
+# What a night allows: 500 random layers, where `make test` draws fifty, every solver at every
+# length, and what compiles for long.
 test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers/test_random.py tests/layers/test_training_modes.py \
-		tests/test_drop_in.py --hypothesis-profile=nightly $(ARGS)
+		tests/test_drop_in.py tests/solvers/test_trajectories.py --hypothesis-profile=nightly $(ARGS)
+
+# Side by side with other implementations, installed here without what they depend on beyond this.
+# DEER is on no registry; where its repository is out of reach, its tests skip and say so.
+PEERS := pararnn-torch==0.17.4 safetensors "triton>=3.6,<3.7" \
+	optimistix lineax equinox jaxtyping wadler_lindig
+DEER := git+https://github.com/machine-discovery/deer@409140f
+
+test-peers: .venv/installed-peers
+	KERAS_BACKEND=torch $(RUN) -m pytest tests/peers -rs $(ARGS)
+	KERAS_BACKEND=jax $(RUN) -m pytest tests/peers -rs $(ARGS)
+
+.venv/installed-peers: .venv/installed-dev
+	$(INSTALL) --no-deps $(PEERS)
+	-$(INSTALL) --no-deps $(DEER)
+	touch $@
 
 # The layers on the Keras of tomorrow.
 $(BACKENDS:%=test-keras-nightly-%): test-keras-nightly-%: .venv/installed-dev

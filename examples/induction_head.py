@@ -65,7 +65,7 @@ def build_model(args):
         [
             keras.Input((None,), dtype="int32"),
             embedding,
-            layer(args.n),
+            layer(args.n, solver=args.solver),
             SoftminLogits(embedding, last=args.target_length),
         ]
     )
@@ -147,6 +147,8 @@ def make_parser():
     )
     add = functools.partial(parser.add_argument, metavar="NUMBER", type=positive_integer)
     add("--model", type=str, metavar="", choices=MODELS, default="coffee", help=", ".join(MODELS))
+    solvers = "how states are found: auto, sequential; newton, elk for coffee; associative for s6"
+    add("--solver", type=str, metavar="", default="auto", help=solvers)
     add("--n", default=8, help="states per feature")
     add("--dim", default=16, help="features, D")
     add("--length", default=16, help="symbols in a sequence")

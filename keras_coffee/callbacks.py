@@ -88,7 +88,9 @@ class SolverMonitor(keras.callbacks.Callback):
                 "nor Sequential."
             )
         probe = _Probe(self.layer, self.solver)
-        self._probe = keras.Model(self.model.inputs, probe(self.layer.input))
+        # The first input alone: masks come with it.
+        features = keras.tree.flatten(self.layer.input)[0]
+        self._probe = keras.Model(self.model.inputs, probe(features))
 
     def on_epoch_end(self, epoch, logs=None):
         iterations, residual, converged = self._probe.predict(
@@ -105,11 +107,15 @@ class _Probe(keras.layers.Layer):
 
     def __init__(self, layer, solver):
         super().__init__()
+        self.supports_masking = True
         self.watched = layer
         self.solver = solver
 
     def call(self, inputs, mask=None):
         return self.watched.solve(inputs, mask=mask, solver=self.solver)[1:]
+
+    def compute_mask(self, inputs, previous_mask):
+        return [None] * 3
 
     def compute_output_spec(self, inputs, mask=None):
         batch = inputs.shape[:1]

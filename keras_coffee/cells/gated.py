@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Structure
+from keras_coffee.cells.functions import tanh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,4 +58,4 @@ class DiagonalGRUCell:
         a_update, a_reset, a_candidate = (self.recurrent[k] for k in range(3))
         update = ops.sigmoid(a_update * state + driven[0])
         reset = ops.sigmoid(a_reset * state + driven[1])
-        return update, reset, ops.tanh(a_candidate * reset * state + driven[2])
+        return update, reset, tanh(a_candidate * reset * state + driven[2])

@@ -9,6 +9,7 @@ times the zero of a state that nothing has moved yet would be NaN. So each produ
 matrix of the size of one and a power of two.
 """
 
+import keras
 from keras import ops
 
 from keras_coffee import backend
@@ -40,16 +41,15 @@ def affine_scan(
     def combine(earlier, later):
         matrix_1, exponent_1, drive_1 = earlier
         matrix_2, exponent_2, drive_2 = later
-        matrix, exponent = normalized(algebra.compose(matrix_2, matrix_1))
+        matrix = algebra.compose(matrix_2, matrix_1)
+        exponent = backend.exponent(algebra.size(matrix))
+        matrix = _shifted(matrix, -exponent, dtype)
         pushed = algebra.apply(matrix_2, drive_1)
         pushed = _scaled(pushed, algebra.of_vectors(exponent_2), dtype)
         return [matrix, exponent + exponent_1 + exponent_2, pushed + drive_2]
 
-    def normalized(matrix):
-        exponent = backend.exponent(algebra.size(matrix))
-        return _scaled(matrix, -exponent, dtype), exponent
-
-    elements = [*normalized(jacobian), drive]
+    exponent = backend.exponent(algebra.size(jacobian))
+    elements = [_scaled(jacobian, -exponent, dtype), exponent, drive]
     return backend.associative_scan(combine, elements, reverse=reverse)[2]
 
 
@@ -66,12 +66,17 @@ def _scaled(x, exponent, dtype):
     """X 2^exponent, exactly, and infinite or zero only where the result is past the range."""
     # Three factors reach from the smallest number to the largest; each is a normal number itself.
     reach = 1000 if dtype == "float64" else 125
-    exponent = ops.clip(exponent, -3 * reach, 3 * reach)
-    third = exponent // 3
-    for part in (third, third, exponent - 2 * third):
-        x = x * ops.cast(backend.power_of_two(part, dtype), x.dtype)
+    for _ in range(3):
+        part = ops.clip(exponent, -reach, reach)
+        x, exponent = _shifted(x, part, dtype), exponent - part
     return x
 
 
+def _shifted(x, exponent, dtype):
+    """The same for exponents of normal numbers only."""
+    return x * ops.cast(backend.power_of_two(exponent, dtype), x.dtype)
+
+
 def _real(x):
-    return "float64" if str(x.dtype).endswith(("float64", "complex128")) else "float32"
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    return "float64" if dtype in ("float64", "complex128") else "float32"

@@ -1,5 +1,6 @@
 """How far a trajectory is from one that the recurrence has."""
 
+import math
 from typing import Any
 
 from keras import ops
@@ -19,6 +20,11 @@ def residuals(cell: Cell, initial_state: Tensor, states: Tensor, inputs: Any) ->
 
 
 def error(states: Tensor, residuals: Tensor) -> Tensor:
-    """The largest residual of each sequence, `(B,)`, relative where the state is above 1."""
+    """The largest residual of each sequence, `(B,)`, relative where the state is above 1.
+
+    Infinite if there is a NaN or an infinity anywhere.
+    """
     relative = ops.abs(residuals) / ops.maximum(1, ops.abs(states))
-    return ops.max(relative, axis=tuple(range(1, len(states.shape))))
+    # Said of each element: XLA's maximum over many passes over NaN when it runs on a CPU.
+    relative = ops.where(relative < math.inf, relative, math.inf)
+    return ops.max(relative, axis=tuple(range(1, len(states.shape))), initial=0)

@@ -14,7 +14,7 @@ class Solution(NamedTuple):
         iterations: int32, `(B,)`: how many iterations each sequence took, in the window that took
             most. 0 if it was not solved by iteration.
         residual: `(B,)`: max over k of |x(k) - f(x(k-1), u(k))| / max(1, |x(k)|), over all elements
-            of the state. NaN where the recurrence itself comes to NaN or infinity.
+            of the state. Infinite where the recurrence itself comes to NaN or infinity.
         converged: bool, `(B,)`: whether iteration led to the tolerance in every window. False:
             some window was run one step after another.
     """

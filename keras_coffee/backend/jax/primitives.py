@@ -39,13 +39,21 @@ implicit_states.defvjp(_implicit_forward, _implicit_backward)
 
 
 def exponent(x):
-    return jnp.where(jnp.isfinite(x), jnp.frexp(x)[1], 0)
+    # From the bits: jnp.frexp takes forty times as long.
+    bits, bias, shift, mask = _layout(x.dtype)
+    field = (lax.bitcast_convert_type(x, bits) >> shift) & mask
+    return jnp.where((field > 0) & (field < mask), field - (bias - 1), 0).astype(jnp.int32)
 
 
 def power_of_two(exponent, dtype):
     # Put together from bits: XLA rounds its exp2 and power even where the result is exact.
-    bits, bias, shift = (jnp.int64, 1023, 52) if dtype == "float64" else (jnp.int32, 127, 23)
+    bits, bias, shift, _ = _layout(dtype)
     return lax.bitcast_convert_type((exponent.astype(bits) + bias) << shift, jnp.dtype(dtype))
+
+
+def _layout(dtype):
+    """Integers of the same size, and where the exponent stands in them."""
+    return (jnp.int64, 1023, 52, 0x7FF) if dtype == "float64" else (jnp.int32, 127, 23, 0xFF)
 
 
 def may_be_differentiated():

@@ -1,0 +1,178 @@
+"""Layers that are solved in parallel: the same layer, trained, saved, masked and looked into."""
+
+import keras
+import numpy as np
+import pytest
+from recurrent import to_numpy
+
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+from keras_coffee.callbacks import SolverMonitor
+from keras_coffee.solvers import Associative, Elk, Newton
+
+SHAPE = (4, 20, 3)
+PARALLEL = [
+    (CoffeeLayer, "newton"),
+    (CoffeeLayer, Newton(window=6, tolerance=1e-6)),
+    (CoffeeLayer, "elk"),
+    (S6Layer, "associative"),
+    (LinearizedS6Layer, Associative()),
+]
+EACH = pytest.mark.parametrize(("layer", "solver"), PARALLEL)
+ALL = [
+    pytest.param(PARALLEL[1], id="Newton"),
+    pytest.param(PARALLEL[3], id="associative"),
+]
+
+
+def data():
+    generator = np.random.default_rng(0)
+    return (generator.normal(size=SHAPE).astype("float32") for _ in "xy")
+
+
+def pair(layer, solver, **options):
+    """A model solved in parallel, and the same one step after another."""
+    models = []
+    for s in (solver, "sequential"):
+        keras.utils.set_random_seed(0)
+        models.append(
+            keras.Sequential(
+                [
+                    keras.Input(SHAPE[1:]),
+                    keras.layers.Masking(),
+                    layer(4, solver=s, **options),
+                    keras.layers.Dense(3),
+                ]
+            )
+        )
+    return models
+
+
+@EACH
+def test_training_is_the_same(layer, solver):
+    histories, x, y = [], *data()
+    x[1, 12:] = 0  # masked
+    for model in pair(layer, solver):
+        model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        history = model.fit(x, y, batch_size=4, epochs=4, verbose=0, shuffle=False).history["loss"]
+        histories.append([*history, *model.predict(x, verbose=0).ravel()])
+    np.testing.assert_allclose(*histories, rtol=1e-4, atol=1e-5)
+    assert histories[0][3] < histories[0][0]
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_flags_and_masks(which):
+    options = {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}
+    x, _ = data()
+    x[0, :5] = 0
+    x[1, 12:] = 0
+    x[2] = 0
+    layer, solver = which
+    inputs = keras.ops.convert_to_tensor(x)
+    mask = keras.ops.any(inputs != 0, axis=-1)
+    results = []
+    for s in (solver, "sequential"):
+        keras.utils.set_random_seed(0)
+        results.append(layer(4, solver=s, **options)(inputs, mask=mask))
+    for a, e in zip(*results, strict=True):
+        np.testing.assert_allclose(to_numpy(a), to_numpy(e), rtol=1e-5, atol=1e-5)
+
+
+@EACH
+def test_saved_with_its_solver(layer, solver, tmp_path):
+    model, _ = pair(layer, solver)
+    model.save(tmp_path / "model.keras")
+    restored = keras.models.load_model(tmp_path / "model.keras")
+    assert restored.layers[1].solver == solver
+    x, _ = data()
+    np.testing.assert_array_equal(
+        restored.predict(x, verbose=0), model.predict(x, verbose=0), strict=True
+    )
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_a_single_step_is_that_of_the_whole(which):
+    layer = which[0](4, solver=which[1])
+    x, _ = data()
+    expected = to_numpy(layer(x))
+    (state,), outputs = layer.get_initial_state(SHAPE[0]), []
+    for t in range(4):
+        output, state = layer.step(x[:, t], state)
+        outputs.append(to_numpy(output))
+    np.testing.assert_allclose(np.stack(outputs, 1), expected[:, :4], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "solver", "message"),
+    [
+        (CoffeeLayer, "associative", "'associative'. A recurrence that is nonlinear in its state"),
+        (S6Layer, "newton", "'newton'. A recurrence that is linear in its state takes one of"),
+        (S6Layer, Elk(), r"Elk\(.*A recurrence that is linear"),
+    ],
+)
+def test_solver_of_the_other_kind(layer, solver, message):
+    with pytest.raises(ValueError, match=f"Unknown solver: {message}"):
+        layer(4, solver=solver)
+
+
+def test_recompute_needs_the_sequential_solver():
+    with pytest.raises(ValueError, match="Newton needs them all at once. Leave out one"):
+        CoffeeLayer(4, solver="newton", recompute=True)
+
+
+def test_solve():
+    layer = CoffeeLayer(4, feedback="sigmoid", use_input_matrix=True)
+    x, _ = data()
+    layer(x)
+    mask = np.ones(SHAPE[:2], bool)
+    mask[2, 7:] = False
+    expected, _ = layer.trajectory(x, mask=mask)
+    for solver in (None, "newton", Newton(window=6)):
+        solution = layer.solve(x, mask=mask, solver=solver)
+        assert to_numpy(solution.converged).all()
+        np.testing.assert_allclose(
+            to_numpy(solution.states), to_numpy(expected), rtol=1e-5, atol=1e-5
+        )
+    with pytest.raises(ValueError, match=r"expects inputs \(batch, time, features\).*3, received"):
+        layer.solve(x[..., :2])
+
+
+@pytest.mark.parametrize("solver", ["newton", "auto"])
+def test_monitor_of_training(solver):
+    x, y = data()
+    model, _ = pair(CoffeeLayer, solver)
+    layer = model.layers[1]
+    model.compile(loss="mse")
+    monitor = SolverMonitor(layer, x)
+    history = model.fit(x, y, epochs=2, verbose=0, callbacks=[monitor]).history
+    iterations = history[f"{layer.name}_iterations"]
+    assert all(k >= 2 for k in iterations) if solver == "newton" else iterations == [0, 0]
+    assert history[f"{layer.name}_converged"] == [1.0, 1.0]
+    assert max(history[f"{layer.name}_residual"]) <= 8 * 2.0**-23
+
+
+def test_monitor_sees_the_weights_of_the_epoch():
+    x, y = data()
+    model, _ = pair(CoffeeLayer, "newton")
+    layer, seen = model.layers[1], []
+
+    class Seen(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(logs[f"{layer.name}_iterations"])
+            # As hard as it gets, for the next epoch.
+            layer.gate.assign(np.full((3, 4), 30.0, "float32"))
+
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    layer.gate.assign(np.zeros((3, 4), "float32"))
+    model.fit(x, y, epochs=1, verbose=0, callbacks=[SolverMonitor(layer, x), Seen()])
+    model.fit(x, y, epochs=1, verbose=0, callbacks=[SolverMonitor(layer, x), Seen()])
+    assert seen[1] > seen[0]
+
+
+def test_monitor_of_a_layer_of_another_model():
+    x, y = data()
+    model, other = pair(CoffeeLayer, "newton")
+    model.compile(loss="mse")
+    with pytest.raises(
+        ValueError, match="SolverMonitor watches the layer 'coffee_layer.*not among"
+    ):
+        model.fit(x, y, verbose=0, callbacks=[SolverMonitor(other.layers[1], x)])

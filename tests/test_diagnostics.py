@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import recurrences
+from keras import ops
+from recurrences import CASES
+
+from keras_coffee import CoffeeLayer, S6Layer
+from keras_coffee.cells import AffineCell
+from keras_coffee.diagnostics import lyapunov_exponent, predictability
+
+
+def test_exponent_of_a_constant_decay():
+    decay = np.broadcast_to([0.5, -0.9, 0.0], (2, 50, 3)).astype("float32")
+    drive, state = np.ones_like(decay), np.zeros((2, 3), "float32")
+    inputs = tuple(ops.convert_to_tensor(x) for x in (decay, drive))
+    np.testing.assert_allclose(
+        lyapunov_exponent(AffineCell(), inputs, state), np.log(0.9), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exponent_of_a_long_trajectory(name):
+    case = CASES[name](60)
+    cell = case.cell(*[ops.cast(w, "float32") for w in case.weights.values()])
+    inputs, state = (x.astype("float32") for x in (case.inputs, case.initial_state))
+    actual = lyapunov_exponent(cell, ops.convert_to_tensor(inputs), state)
+    jacobian = recurrences.jacobians(case, recurrences.loop(case))
+    if case.cell.structure == "diagonal":
+        expected = np.log(abs(jacobian)).mean((0, 1)).max()
+    else:
+        # The growth of a difference over the whole trajectory.
+        size = np.ones((*case.initial_state.shape,)) / case.initial_state.shape[-1] ** 0.5
+        for t in range(60):
+            size = np.einsum("...ij,...j->...i", jacobian[:, t], size)
+        with np.errstate(divide="ignore"):  # where all states are saturated
+            expected = (np.log(np.linalg.norm(size, axis=-1)) / 60).mean(0).max()
+    assert abs(actual - expected) < 0.02 * max(1, abs(expected))
+
+
+def test_predictability_of_a_layer_leaves_masked_steps_out():
+    layer = CoffeeLayer(2, transition_initializer="zeros", gate_initializer="ones")
+    inputs = np.random.default_rng(0).normal(size=(2, 40, 3)).astype("float32")
+    layer.build(inputs.shape)
+    layer.transition.assign(np.full((3, 2), -1.0))
+    mask = np.ones((2, 40), bool)
+    mask[:, 30:] = False
+    expected = predictability(layer, inputs[:, :30])
+    assert expected < 0
+    np.testing.assert_allclose(predictability(layer, inputs, mask=mask), expected, rtol=1e-5)
+
+
+def test_other_layers_and_layers_that_are_not_built():
+    with pytest.raises(TypeError, match="`layer` must be a CoffeeLayer, received S6Layer"):
+        predictability(S6Layer(2), np.ones((1, 2, 3)))
+    with pytest.raises(ValueError, match="not known yet. Call or build the layer first"):
+        predictability(CoffeeLayer(2), np.ones((1, 2, 3)))
