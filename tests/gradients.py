@@ -22,6 +22,15 @@ def value_and_gradients(function: Callable[..., Any], *arrays: np.ndarray) -> tu
     return to_numpy(value), [to_numpy(gradient) for gradient in gradients]
 
 
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as one program on JAX, where each operation would be compiled by itself."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
+
+
 def _jax(function, arrays):
     import jax
 

@@ -18,9 +18,10 @@ _BY_NAME: dict[Kind, dict[str, type[Solver]]] = {
     "linear": {"sequential": Sequential, "associative": Associative},
     "nonlinear": {"sequential": Sequential, "newton": Newton, "elk": Elk},
 }
-# Where every operation is a kernel launch of some microseconds, T steps take T of them and a
-# parallel scan some 40 log2 T; and both read and write as much from some number of states on.
-_LONG, _FEW = 1024, 2**16
+# Estimates from counts of kernel launches and of bytes moved, which docs/solvers.md has; nothing
+# was timed on an accelerator. T steps are T launches and a parallel scan some 60 log2 T, and from
+# some number of states on its forty times as many bytes decide.
+_LONG, _FEW = 2048, 2**13
 
 
 def get(

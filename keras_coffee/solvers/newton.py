@@ -36,7 +36,8 @@ class Newton(Iterative):
             equations hold to the last bit.
         max_iterations: Budget of each window.
         initial_guess: `"hold"` starts from the state before the window, at every step;
-            `"step"` from one step f(x, u(k)) from it; `"zeros"` from zeros.
+            `"step"` from one step f(x, u(k)) from it; `"zeros"` from zeros, the safest for a
+            whole trajectory at once.
 
     Raises:
         ValueError: if an argument is out of its range.

@@ -57,7 +57,7 @@ def test_crossover_compares_times_and_counts():
         # One multiplication and addition a step; Newton waits to see whether it has converged.
         inference = dict(zip(heading, rows[2], strict=True))
         assert int(inference["operations"].split(" / ")[0]) - 16 in range(4)
-        assert inference["waits"] == "0 / 0"
+        assert inference["waits"].startswith("0 / ")
         newton = dict(zip(heading, rows[0], strict=True))
         assert int(newton["waits"].split(" / ")[1]) >= 2 * int(newton["iterations"])
 

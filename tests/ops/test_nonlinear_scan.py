@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from gradients import value_and_gradients
+from gradients import compiled, value_and_gradients
 from keras import ops
 
 from keras_coffee.cells import ElmanCell
@@ -76,9 +76,10 @@ def test_values_and_gradients(solver, masked):
 @pytest.mark.parametrize("solver", SOLVERS[:2], ids=repr)
 def test_nothing_at_a_masked_step_matters(solver):
     data, mask = arrays(), np.random.default_rng(1).uniform(size=(3, 19)) < 0.7
-    clean = solve(**data, mask=mask, solver=solver)
+    run = compiled(lambda **data: solve(**data, mask=mask, solver=solver))
+    clean = run(**data)
     data["u"][~mask] = np.nan
-    dirty = solve(**data, mask=mask, solver=solver)
+    dirty = run(**data)
     for a, b in zip(clean, dirty, strict=True):
         np.testing.assert_array_equal(ops.convert_to_numpy(a), ops.convert_to_numpy(b))
 
@@ -121,16 +122,23 @@ def test_scans_as_nonlinear_ones_agree():
         ),
     }
     for function, (solvers, options) in cases.items():
-        expected = function(u, **options, solver="sequential")
+
+        def run(solver, function=function, options=options):
+            return compiled(lambda u: function(u, **options, solver=solver))(u)
+
         for solver in solvers:
-            for a, e in zip(function(u, **options, solver=solver), expected, strict=True):
+            for a, e in zip(run(solver), run("sequential"), strict=True):
                 np.testing.assert_allclose(
                     ops.convert_to_numpy(a), ops.convert_to_numpy(e), rtol=1e-5, atol=1e-6
                 )
     decay = generator.uniform(size=u.shape).astype("float32")
     for reverse in (False, True):
-        pair = (linear_scan(decay, u, reverse=reverse, solver=s) for s in ("auto", "associative"))
-        a, e = (ops.convert_to_numpy(x) for x in pair)
+
+        def run(solver, reverse=reverse):
+            states = compiled(lambda u: linear_scan(decay, u, reverse=reverse, solver=solver))(u)
+            return ops.convert_to_numpy(states)
+
+        a, e = run("associative"), run("auto")
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
 
 

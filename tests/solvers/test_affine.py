@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import compiled
 from keras import ops
 from scans import precision
 
@@ -17,11 +18,7 @@ ALGEBRAS = pytest.mark.parametrize("algebra", [Diagonal, Dense], ids=["diagonal"
 def run(function, *arrays, dtype="float64"):
     with precision(dtype):
         arrays = [ops.convert_to_tensor(x.astype(np.result_type(x, dtype))) for x in arrays]
-        if keras.backend.backend() == "jax":
-            import jax
-
-            function = jax.jit(function)
-        return ops.convert_to_numpy(function(*arrays))
+        return ops.convert_to_numpy(compiled(function)(*arrays))
 
 
 def loop(jacobian, drive, state, reverse=False):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from gradients import compiled
 from keras import ops
 from recurrences import CASES
 from scans import coffee_arrays
@@ -18,8 +19,8 @@ def run(inputs, solver, name="coffee", **options):
     case = CASES[name](LENGTH)
     weights = [ops.convert_to_tensor(w.astype("float32")) for w in case.weights.values()]
     arrays = (np.asarray(x, "float32") for x in (inputs, case.initial_state))
-    solution = nonlinear_scan(case.cell(*weights), *arrays, solver=solver, **options)
-    return [ops.convert_to_numpy(x) for x in solution]
+    run = compiled(lambda *x: nonlinear_scan(case.cell(*weights), *x, solver=solver, **options))
+    return [ops.convert_to_numpy(x) for x in run(*arrays)]
 
 
 def clean():

@@ -29,12 +29,12 @@ def test_nonlinear_recurrences_always_sequential(framework, device, length, stat
 @pytest.mark.parametrize(
     ("length", "states", "expected"),
     [
-        (1023, 64, Sequential()),
-        (1024, 64, Associative()),
-        (10**6, 2**16, Associative()),
-        (10**6, 2**16 + 1, Sequential()),
+        (2047, 64, Sequential()),
+        (2048, 64, Associative()),
+        (10**6, 2**13, Associative()),
+        (10**6, 2**13 + 1, Sequential()),
         (None, 64, Sequential()),
-        (1024, None, Sequential()),
+        (2048, None, Sequential()),
     ],
 )
 def test_linear_recurrences_on_accelerators(framework, device, length, states, expected):
