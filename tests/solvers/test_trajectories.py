@@ -171,7 +171,7 @@ def sizes(case, jacobian, grads, dtype):
     size, first = adjoints(case, jacobian, grads)
     blurred = size if case.cell.structure == "diagonal" else size.sum(-1, keepdims=True) + 0 * size
     blurred = SLOPE_ROUNDING[dtype] / GRADIENT_TOLERANCE * blurred
-    later = np.concatenate([blurred[:, 1:], 0 * blurred[:, :1]], 1)
+    later = np.concatenate([blurred[:, 1:], np.zeros_like(blurred[:, :1])], 1)
     extra, first_extra = adjoints(case, jacobian, later)
     return size + extra, first + first_extra + blurred[:, 0]
 
