@@ -128,7 +128,7 @@ def jacobians(case, states):
 def carried(case, jacobians, errors):
     """How large differences of size `errors` at each step get, to first order."""
     equation = "...,..." if case.cell.structure == "diagonal" else "...ij,...j->...i"
-    error, result = 0 * errors[:, 0], []
+    error, result = np.zeros_like(errors[:, 0]), []
     for t in range(errors.shape[1]):
         error = np.einsum(equation, abs(jacobians[:, t]), error) + errors[:, t]
         result.append(error)
@@ -138,7 +138,7 @@ def carried(case, jacobians, errors):
 def adjoints(case, jacobians, grads):
     """l(k) = g(k) + J(k+1)ᵀ l(k+1), and J(1)ᵀ l(1)."""
     equation = "...,..." if case.cell.structure == "diagonal" else "...ij,...i->...j"
-    before, result = 0 * grads[:, 0], []
+    before, result = np.zeros_like(grads[:, 0]), []
     for t in reversed(range(grads.shape[1])):
         result.append(grads[:, t] + before)
         before = np.einsum(equation, jacobians[:, t], result[-1])
