@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.solvers.algebra import Algebra
-from keras_coffee.solvers.iterative import Iterative, _as_float
+from keras_coffee.solvers.iterative import Iterative, as_float
 from keras_coffee.solvers.kalman import smoothed_means
 
 # A correction that makes the residual smaller divides the damping by this, another one multiplies.
@@ -59,7 +59,7 @@ class Elk(Iterative):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < _as_float(self.damping) < math.inf:
+        if not 0 < as_float(self.damping) < math.inf:
             raise ValueError(f"`damping` must be a positive number, received {self.damping!r}.")
 
     def initial_damping(self, like: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class Iterative(Solver):
         if self.window is not None:
             _check_positive_integer("window", self.window, " or None, for all steps at once")
         _check_positive_integer("max_iterations", self.max_iterations)
-        if self.tolerance is not None and not 0 <= _as_float(self.tolerance) < math.inf:
+        if self.tolerance is not None and not 0 <= as_float(self.tolerance) < math.inf:
             raise ValueError(
                 "`tolerance` must be a number of at least 0, or None for the one of the dtype, "
                 f"received {self.tolerance!r}."
@@ -157,5 +157,5 @@ def _check_positive_integer(name, value, alternative=""):
         raise ValueError(f"`{name}` must be a positive integer{alternative}, received {value!r}.")
 
 
-def _as_float(value):
+def as_float(value):
     return float(value) if isinstance(value, numbers.Real) else math.nan
