@@ -157,5 +157,6 @@ def _check_positive_integer(name, value, alternative=""):
         raise ValueError(f"`{name}` must be a positive integer{alternative}, received {value!r}.")
 
 
-def as_float(value):
+def as_float(value: Any) -> float:
+    """The value as a float; NaN, which no range contains, if it is no number."""
     return float(value) if isinstance(value, numbers.Real) else math.nan
