@@ -34,7 +34,8 @@ def nonlinear_scan(
         cell: The recurrence: an object with `step(state, inputs)`, `jacobian(state, inputs)` and
             `structure`, `"diagonal"` or `"dense"`; see `keras_coffee.cells.Cell`. It must take the
             states and inputs of one step, `(B, ...)`, and those of all steps, `(B, T, ...)`.
-            `keras_coffee.diagnostics.check_jacobian` tells whether its Jacobian is right.
+            Its weights are tensors of the state's dtype. With a wrong Jacobian the states are
+            right and the gradients wrong: `keras_coffee.diagnostics.check_jacobian` tells.
         inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a tuple, list or dictionary of them.
         initial_state: x(0), `(B, ...)`, float32 or float64.
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
@@ -52,7 +53,8 @@ def nonlinear_scan(
 
     Example:
         >>> from keras_coffee.cells import ElmanCell
-        >>> cell = ElmanCell(0.5 * np.eye(2), np.ones((1, 2)), np.zeros(2))
+        >>> weights = 0.5 * np.eye(2), np.ones((1, 2)), np.zeros(2)
+        >>> cell = ElmanCell(*(keras.ops.convert_to_tensor(w, "float32") for w in weights))
         >>> u = np.ones((3, 100, 1), "float32")
         >>> solution = nonlinear_scan(cell, u, np.zeros((3, 2), "float32"), solver="newton")
         >>> solution.states.shape, bool(solution.converged.all())

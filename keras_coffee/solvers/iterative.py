@@ -131,8 +131,9 @@ class Iterative(Solver):
         return BY_STRUCTURE[cell.structure], lambda matrix: matrix
 
     def _guess(self, cell, initial_state, inputs):
-        length = keras.tree.flatten(inputs)[0].shape[1]
-        states = ops.repeat(initial_state[:, None], length, axis=1)
+        length = ops.shape(keras.tree.flatten(inputs)[0])[1]
+        batch, *rest = ops.shape(initial_state)
+        states = ops.broadcast_to(initial_state[:, None], (batch, length, *rest))
         if self.initial_guess == "step":
             return cell.step(states, inputs)
         return states if self.initial_guess == "hold" else ops.zeros_like(states)

@@ -99,7 +99,9 @@ def _run(solver, cell, initial_state, inputs, emit):
         report = [merge(a, b) for merge, a, b in zip(merged, report, found[1:], strict=True)]
         return [found.states[:, -1], *report], emit(found.states)
 
-    flat = ops.sum(ops.zeros_like(initial_state), axis=tuple(range(1, len(initial_state.shape))))
+    flat = ops.sum(
+        ops.zeros_like(ops.abs(initial_state)), axis=tuple(range(1, len(initial_state.shape)))
+    )
     start = [initial_state, ops.cast(flat, "int32"), flat, flat == 0]
     (final_state, *report), emitted = in_windows(
         body, start, keras.tree.flatten(inputs), solver.steps_at_a_time, emit

@@ -50,6 +50,13 @@ def test_values_and_gradients(reverse, kind):
     check(linear_arrays(SHAPE, kinds=(kind,) * 3), "float64", reverse)
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+def test_complex_numbers_by_the_associative_scan(reverse):
+    arrays = linear_arrays(SHAPE, kinds=("complex64",) * 3)
+    actual = run(arrays, reverse=reverse, solver="associative")
+    np.testing.assert_allclose(actual, run(arrays, reverse=reverse), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "kinds", [("complex64", "float32", "float32"), ("float32", "complex64", "complex64")], ids=str
 )
