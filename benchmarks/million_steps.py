@@ -24,16 +24,13 @@ TOLERANCE = 1e-4
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    core = scan_floor.use_one_core(options.core)
-    # Only now, because frameworks count the cores when they are imported.
+    core, _, reference = scan_floor.prepare(options.core)
     keras = importlib.import_module("keras")
-    reference = importlib.import_module(f"reference_{keras.config.backend()}")
-    reference.use_one_thread()
     shape = (1, options.steps, options.dim, options.n)
     tensors = example(shape, options.gate_std)
     solver = importlib.import_module("keras_coffee.solvers").Newton(window=options.window)
     run = reference.inference(scan_by(solver), tensors, None)
-    print(f"{reference.VERSION}, {scan_floor._processor()}, core {core}, {shape}, {solver}")
+    print(f"{reference.VERSION}, {scan_floor.processor()}, core {core}, {shape}, {solver}")
     sizes = 4e-6 * options.steps * options.dim
     print(f"inputs {sizes:.3g} MB, outputs the same, all states {sizes * options.n:.3g} MB")
     # A short sequence, so that what a framework sets up once does not count.

@@ -32,13 +32,7 @@ TOLERANCE = 1e-4
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    core = use_one_core(options.core)
-    # Only now, because frameworks count the cores when they are imported.
-    backend = importlib.import_module("keras").config.backend()
-    if backend not in BACKENDS:
-        raise SystemExit(f"No baseline for {backend!r}: set KERAS_BACKEND to one of {BACKENDS}.")
-    reference = importlib.import_module(f"reference_{backend}")
-    reference.use_one_thread()
+    core, backend, reference = prepare(options.core)
     heading = _environment(reference, core)
     rows = []
     for shape in options.shapes:
@@ -52,12 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("", *heading, table(rows), sep="\n")
 
 
+def prepare(core: int | None) -> tuple[int | None, str, Any]:
+    """Takes one core and one thread: the core, the backend's name and its `reference_` module."""
+    core = use_one_core(core)
+    # Only now, because frameworks count the cores when they are imported.
+    backend = importlib.import_module("keras").config.backend()
+    if backend not in BACKENDS:
+        raise SystemExit(f"No baseline for {backend!r}: set KERAS_BACKEND to one of {BACKENDS}.")
+    reference = importlib.import_module(f"reference_{backend}")
+    reference.use_one_thread()
+    return core, backend, reference
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="B,T,D,n")
+    add("--shapes", type=shape_of, nargs="+", default=SHAPES, metavar="B,T,D,n")
     add("--repeats", type=int, default=30, help="timed runs of each side")
     add("--seconds", type=float, default=30, help="a row takes no longer, or has 5 repeats only")
     add("--core", type=int, help="number of the core; default: the last one allowed")
@@ -65,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def shape_of(text: str) -> tuple[int, ...]:
     batch, length, dim, n = map(int, text.split(","))
     return batch, length, dim, n
 
@@ -96,12 +102,12 @@ def _environment(reference: Any, core: int | None) -> list[str]:
     return [
         f"{reference.VERSION}, keras {keras.__version__}, numpy {np.__version__}, "
         f"python {platform.python_version()}",
-        f"{_processor()}, one thread, {pinned}",
+        f"{processor()}, one thread, {pinned}",
         f"baseline: {reference.BASELINE}",
     ]
 
 
-def _processor() -> str:
+def processor() -> str:
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -209,7 +215,7 @@ def take_turns(runs: Sequence[Callable[[], Any]], repeats: int) -> tuple[list, l
 def check_same(answers: Any, expected: Any, where: str) -> None:
     """Ends the program unless outputs and gradients agree."""
     convert = importlib.import_module("keras").ops.convert_to_numpy
-    answers, expected = ([convert(x) for x in _listed(y)] for y in (answers, expected))
+    answers, expected = ([convert(x) for x in listed(y)] for y in (answers, expected))
     for name, ours, baseline in zip(NAMES, answers, expected, strict=False):
         same_shape = ours.shape == baseline.shape
         error = np.abs(ours - baseline).max() / np.abs(baseline).max() if same_shape else np.inf
@@ -221,7 +227,7 @@ def check_same(answers: Any, expected: Any, where: str) -> None:
             )
 
 
-def _listed(answers: Any) -> Sequence[Any]:
+def listed(answers: Any) -> Sequence[Any]:
     return answers if isinstance(answers, tuple) else [answers]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import scan_floor
+from solver_iterations import line, window
 
 SHAPES = ((1, 1024, 4, 1), (1, 8192, 4, 1), (4, 4096, 32, 1), (32, 784, 32, 1), (8, 4096, 16, 8))
 MODES = ("inference", "training")
@@ -29,25 +30,21 @@ TOLERANCE = 1e-4
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    core = scan_floor.use_one_core(options.core)
-    # Only now, because frameworks count the cores when they are imported.
-    backend = importlib.import_module("keras").config.backend()
-    reference = importlib.import_module(f"reference_{backend}")
-    reference.use_one_thread()
+    core, backend, reference = scan_floor.prepare(options.core)
     pinned = "not pinned" if core is None else f"core {core}"
     counts = backend == "torch"
-    print(f"{reference.VERSION}, {scan_floor._processor()}, one thread, {pinned}")
+    print(f"{reference.VERSION}, {scan_floor.processor()}, one thread, {pinned}")
     print(*LEGEND[: 3 if counts else 2], "", sep="\n")
     heading = ["(B, T, D, n)", "mode", "solver", "iterations", "sequential, ms", "parallel, ms"]
     heading += ["ratio", "difference"]
     heading += ["operations", "MB", "waits"] if counts else []
-    print(_line(heading), _line(["---"] * len(heading)), sep="\n", flush=True)
+    print(line(heading), line(["---"] * len(heading)), sep="\n", flush=True)
     for shape in options.shapes:
         for case in cases(shape, options):
             for mode in options.modes:
                 cells = measure(case, reference.MODES[mode], options)
                 cells += counted(case, reference.MODES[mode]) if counts else []
-                print(_line([str(shape), mode, case.name, *cells]), flush=True)
+                print(line([str(shape), mode, case.name, *cells]), flush=True)
 
 
 LEGEND = (
@@ -62,18 +59,14 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--shapes", type=scan_floor._shape, nargs="+", default=SHAPES, metavar="B,T,D,n")
-    add("--windows", type=_window, nargs="*", default=[32, 64, None], metavar="W", help="or `all`")
+    add("--shapes", type=scan_floor.shape_of, nargs="+", default=SHAPES, metavar="B,T,D,n")
+    add("--windows", type=window, nargs="*", default=[32, 64, None], metavar="W", help="or `all`")
     add("--modes", nargs="+", default=MODES, choices=MODES)
     add("--gate-std", type=float, default=0.5)
     add("--repeats", type=int, default=20, help="timed runs of each side")
     add("--seconds", type=float, default=5, help="a row takes no longer, or has 3 repeats only")
     add("--core", type=int, help="number of the core; default: the last one allowed")
     return parser
-
-
-def _window(text: str) -> int | None:
-    return None if text == "all" else int(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +174,7 @@ def measure(case: Case, make: Callable, options: argparse.Namespace) -> list[str
 def largest_difference(answers: Any, expected: Any) -> float:
     """Of outputs and gradients, each relative to its largest element."""
     convert = importlib.import_module("keras").ops.convert_to_numpy
-    pairs = zip(scan_floor._listed(answers), scan_floor._listed(expected), strict=True)
+    pairs = zip(scan_floor.listed(answers), scan_floor.listed(expected), strict=True)
     pairs = [(convert(x), convert(y)) for x, y in pairs]
     return float(np.max([np.abs(x - y).max() / np.abs(y).max() for x, y in pairs]))
 
@@ -217,10 +210,6 @@ def operations(run: Callable[[], Any]) -> tuple[int, int, int]:
     with Counter() as counter:
         run()
     return counter.launches, round(counter.bytes / 1e6), counter.waits
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -22,15 +22,11 @@ BATCH, DIM = 4, 64
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    scan_floor.use_one_core(options.core)
-    # Only now, because frameworks count the cores when they are imported.
-    backend = importlib.import_module("keras").config.backend()
-    reference = importlib.import_module(f"reference_{backend}")
-    reference.use_one_thread()
+    _, _, reference = scan_floor.prepare(options.core)
     columns = solvers(options.newton_windows, options.elk_windows)
     heading = ["gate std", "T", "Lyapunov exponent", *columns]
     print(f"{reference.VERSION}, input std {options.input_std:g}", "", sep="\n")
-    print(_line(heading), _line(["---"] * len(heading)), sep="\n", flush=True)
+    print(line(heading), line(["---"] * len(heading)), sep="\n", flush=True)
     for gate_std in options.gate_stds:
         for length in options.lengths:
             cell, inputs, state = example(gate_std, options.input_std, length)
@@ -39,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 count(reference.inference, solver, cell, inputs, state)
                 for solver in columns.values()
             ]
-            print(_line([f"{gate_std:g}", str(length), exponent, *counts]), flush=True)
+            print(line([f"{gate_std:g}", str(length), exponent, *counts]), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,7 +108,8 @@ def describe(iterations: np.ndarray, residual: np.ndarray, converged: np.ndarray
     return f"{np.median(iterations):g} ({iterations.max()})"
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 

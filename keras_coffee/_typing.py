@@ -9,7 +9,13 @@ V   symbols in the vocabulary (the paper's |M|)
 Sequences are `(B, T, D)`, states `(B, D, n)`, weights of a recurrence `(D, n)`.
 """
 
+import numbers
 from typing import Any
 
 # Any backend's tensor. `Any`, since Keras has no common base class for them.
 Tensor = Any
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer of Python or NumPy, and no boolean."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

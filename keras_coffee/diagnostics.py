@@ -10,6 +10,7 @@ from keras_coffee._typing import Tensor
 from keras_coffee.cells import Cell
 from keras_coffee.layers import CoffeeLayer
 from keras_coffee.ops import nonlinear_scan
+from keras_coffee.solvers.algebra import Dense
 from keras_coffee.solvers.residual import previous_states
 
 
@@ -96,7 +97,7 @@ def _stretches(jacobian):
     """How much each dense Jacobian stretches the direction that the steps before have made."""
 
     def body(carry, slices):
-        moved = ops.einsum("...ij,...j->...i", slices[0], carry[0])
+        moved = Dense.apply(slices[0], carry[0])
         norm = ops.sqrt(ops.sum(ops.square(moved), axis=-1, keepdims=True))
         return [ops.where(norm > 0, moved / norm, carry[0])], [norm[..., 0]]
 

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, Structure
+from keras_coffee.cells.functions import align
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class MaskedCell:
     def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """The next state."""
         own, mask = inputs
-        return ops.where(_align(mask, state), self.cell.step(state, own), state)
+        return ops.where(align(mask, state), self.cell.step(state, own), state)
 
     def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """That of the cell, or the identity."""
@@ -39,10 +40,9 @@ class MaskedCell:
         identity = ops.ones_like(jacobian)
         if self.structure == "dense":
             identity = identity * ops.eye(jacobian.shape[-1], dtype=jacobian.dtype)
-        return ops.where(_align(mask, jacobian), jacobian, identity)
+        return ops.where(align(mask, jacobian), jacobian, identity)
 
 
-def _align(mask: Tensor, x: Tensor) -> Tensor:
-    for _ in range(len(x.shape) - len(mask.shape)):
-        mask = mask[..., None]
-    return mask
+def masked(cell: Cell, inputs: Any, mask: Tensor | None) -> tuple[Cell, Any]:
+    """A cell that passes over the steps that a mask leaves out, and its inputs."""
+    return (cell, inputs) if mask is None else (MaskedCell(cell), (inputs, mask))

@@ -1,11 +1,10 @@
 """Checks that the layers share."""
 
-import numbers
 from typing import Any
 
 import keras
 
-from keras_coffee._typing import Tensor
+from keras_coffee._typing import Tensor, is_integer
 
 
 def positive_integer(name: str, value: Any) -> int:
@@ -16,11 +15,6 @@ def positive_integer(name: str, value: Any) -> int:
             f"{type(value).__name__}."
         )
     return int(value)
-
-
-def is_integer(value: Any) -> bool:
-    """Whether a value is an integer of Python or NumPy, and no boolean."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def at_least_float32(*tensors: Tensor) -> str:

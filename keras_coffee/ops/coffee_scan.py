@@ -5,7 +5,7 @@ from keras import ops
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
-from keras_coffee.cells.masked import MaskedCell
+from keras_coffee.cells.masked import masked
 from keras_coffee.cells.readout import read_state
 from keras_coffee.ops import arguments, masking
 from keras_coffee.solvers import trajectory
@@ -110,13 +110,11 @@ def coffee_scan(
             recompute=recompute,
         )
     else:
-        cell = CoffeeCell(transition, gate, input_matrix, feedback)
+        cell, sequences = masked(
+            CoffeeCell(transition, gate, input_matrix, feedback), sequences, mask
+        )
         outputs, final_state = trajectory.outputs(
-            found,
-            cell if mask is None else MaskedCell(cell),
-            state,
-            sequences if mask is None else (sequences, mask),
-            lambda states: read_state(states, readout, output_gate),
+            found, cell, state, sequences, lambda states: read_state(states, readout, output_gate)
         )
     outputs = masking.zero_before_first(outputs, mask)
     return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)

@@ -7,11 +7,12 @@ import keras
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
-from keras_coffee.cells.masked import MaskedCell
+from keras_coffee.cells.masked import masked
 from keras_coffee.ops import arguments, masking
 from keras_coffee.solvers import trajectory
+from keras_coffee.solvers.algebra import BY_STRUCTURE
 
-STRUCTURES = ("diagonal", "dense")
+STRUCTURES = tuple(BY_STRUCTURE)
 
 
 def nonlinear_scan(
@@ -74,9 +75,8 @@ def nonlinear_scan(
     first = keras.tree.flatten(inputs)[0]
     _check(inputs, first, initial_state)
     mask = masking.as_mask(mask, first)
-    if mask is not None:
-        inputs = keras.tree.map_structure(lambda x: masking.zero_masked(x, mask), inputs)
-        cell, inputs = MaskedCell(cell), (inputs, mask)
+    inputs = keras.tree.map_structure(lambda x: masking.zero_masked(x, mask), inputs)
+    cell, inputs = masked(cell, inputs, mask)
     found = solvers.choose(solver, "nonlinear", first, None)
     return trajectory.solve(found, cell, initial_state, inputs)
 

@@ -9,8 +9,8 @@ from keras import ops
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.solvers.affine import affine_scan
-from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra
-from keras_coffee.solvers.residual import error, residuals
+from keras_coffee.solvers.algebra import BY_STRUCTURE
+from keras_coffee.solvers.residual import found_directly
 from keras_coffee.solvers.solution import Solution
 from keras_coffee.solvers.solver import Solver
 
@@ -35,9 +35,4 @@ class Associative(Solver):
         states = affine_scan(
             algebra, cell.jacobian(zeros, inputs), cell.step(zeros, inputs), initial_state
         )
-        residual = error(states, residuals(cell, initial_state, states, inputs))
-        iterations = ops.zeros_like(residual, dtype="int32")
-        return Solution(states, iterations, residual, iterations == 0)
-
-    def linear(self, algebra: Algebra, jacobian: Tensor, drive: Tensor) -> Tensor:
-        return affine_scan(algebra, jacobian, drive, reverse=True)
+        return found_directly(cell, initial_state, states, inputs)

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from keras_coffee._typing import Tensor
+from keras_coffee._typing import Tensor, is_integer
 from keras_coffee.cells.cell import Cell
+from keras_coffee.cells.functions import align
 from keras_coffee.solvers import sequential
-from keras_coffee.solvers.affine import affine_scan
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra, Diagonal, diagonal_of
 from keras_coffee.solvers.residual import error, previous_states, residuals
 from keras_coffee.solvers.solution import Solution
@@ -70,7 +70,7 @@ class Iterative(Solver):
 
         def refuse():
             exact = sequential.run(cell, initial_state, inputs)
-            kept = ops.where(_align(converged, states), states, exact)
+            kept = ops.where(align(converged, states), states, exact)
             return kept, error(kept, residuals(cell, initial_state, kept, inputs))
 
         states, residual = ops.cond(ops.all(converged), lambda: (states, residual), refuse)
@@ -103,7 +103,7 @@ class Iterative(Solver):
             new_misfit = residuals(cell, initial_state, new, inputs)
             is_better, damping = self.judge(merit(misfit), merit(new_misfit), damping)
             # A sequence that is done stays as it is, whatever the others need.
-            taken = ops.logical_and(_align(active, is_better), is_better)
+            taken = ops.logical_and(align(active, is_better), is_better)
             states, misfit = ops.where(taken, new, states), ops.where(taken, new_misfit, misfit)
             iterations = iterations + ops.cast(active, "int32")
             active = ops.logical_and(active, is_active(error(states, misfit)))
@@ -138,14 +138,6 @@ class Iterative(Solver):
             return cell.step(states, inputs)
         return states if self.initial_guess == "hold" else ops.zeros_like(states)
 
-    def linear(self, algebra: Algebra, jacobian: Tensor, drive: Tensor) -> Tensor:
-        return affine_scan(algebra, jacobian, drive, reverse=True)
-
-
-def _align(x, like):
-    """One for each sequence, as one for each of its elements."""
-    return ops.reshape(x, (-1, *(1,) * (len(like.shape) - 1)))
-
 
 def _check_choice(name, value, choices):
     if value not in choices:
@@ -153,8 +145,7 @@ def _check_choice(name, value, choices):
 
 
 def _check_positive_integer(name, value, alternative=""):
-    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_integer or value <= 0:
+    if not is_integer(value) or value <= 0:
         raise ValueError(f"`{name}` must be a positive integer{alternative}, received {value!r}.")
 
 

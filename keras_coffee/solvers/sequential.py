@@ -10,7 +10,7 @@ from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.solvers.algebra import Algebra, Diagonal
-from keras_coffee.solvers.residual import error, residuals
+from keras_coffee.solvers.residual import found_directly
 from keras_coffee.solvers.solution import Solution
 from keras_coffee.solvers.solver import Solver
 
@@ -24,10 +24,7 @@ class Sequential(Solver):
     """
 
     def find(self, cell: Cell, initial_state: Tensor, inputs: Any) -> Solution:
-        states = run(cell, initial_state, inputs)
-        residual = error(states, residuals(cell, initial_state, states, inputs))
-        iterations = ops.zeros_like(residual, dtype="int32")
-        return Solution(states, iterations, residual, iterations == 0)
+        return found_directly(cell, initial_state, run(cell, initial_state, inputs), inputs)
 
     def linear(self, algebra: Algebra, jacobian: Tensor, drive: Tensor) -> Tensor:
         zeros = ops.zeros_like(drive[:, 0])

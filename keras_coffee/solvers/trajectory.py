@@ -10,7 +10,7 @@ from keras import ops
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
-from keras_coffee.cells.masked import MaskedCell
+from keras_coffee.cells.masked import masked
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra
 from keras_coffee.solvers.residual import previous_states
 from keras_coffee.solvers.solution import Solution
@@ -90,7 +90,7 @@ def _run(solver, cell, initial_state, inputs, emit):
     first = keras.tree.flatten(inputs)[0]
     if needs_padding(first.shape[1], solver.steps_at_a_time):
         # Windows are filled up with zeros, here with False: the state is held.
-        cell, inputs = MaskedCell(cell), (inputs, ops.ones(ops.shape(first)[:2], dtype="bool"))
+        cell, inputs = masked(cell, inputs, ops.ones(ops.shape(first)[:2], dtype="bool"))
 
     def body(carry, slices):
         state, *report = carry
@@ -99,11 +99,12 @@ def _run(solver, cell, initial_state, inputs, emit):
         report = [merge(a, b) for merge, a, b in zip(merged, report, found[1:], strict=True)]
         return [found.states[:, -1], *report], emit(found.states)
 
-    flat = ops.sum(
+    # Of each sequence, in the real dtype of a residual.
+    zeros = ops.sum(
         ops.zeros_like(ops.abs(initial_state)), axis=tuple(range(1, len(initial_state.shape)))
     )
-    start = [initial_state, ops.cast(flat, "int32"), flat, flat == 0]
+    report = [ops.zeros_like(zeros, dtype="int32"), zeros, ops.ones_like(zeros, dtype="bool")]
     (final_state, *report), emitted = in_windows(
-        body, start, keras.tree.flatten(inputs), solver.steps_at_a_time, emit
+        body, [initial_state, *report], keras.tree.flatten(inputs), solver.steps_at_a_time, emit
     )
     return final_state, emitted, report

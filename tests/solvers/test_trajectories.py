@@ -73,7 +73,6 @@ def run(case, solver, grads, dtype):
     """Solution, the adjoint, and gradients by initial state, inputs and weights."""
     names = list(case.weights)
     zeros = np.zeros((*case.inputs.shape[:2], *case.initial_state.shape[1:]))
-    found = []
 
     def loss(grads, drive, state, inputs, *weights):
         cell = Driven(case.cell(**dict(zip(names, weights, strict=True))))

@@ -53,8 +53,8 @@ def scan(body, carry, sequences, like):
         lambda k, *_: k < length, step, (tf.constant(0), carry, arrays)
     )
     results = [array.stack() for array in arrays]
-    for result, sequence, x in zip(results, sequences[:1] * len(results), like, strict=True):
-        result.set_shape([sequence.shape[0], *x.shape])
+    for result, x in zip(results, like, strict=True):
+        result.set_shape([sequences[0].shape[0], *x.shape])
     return carry, results
 
 
