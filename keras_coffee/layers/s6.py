@@ -29,8 +29,8 @@ class S6Layer(Recurrence):
         stateful: If True, the state at the end of a batch is where the next batch starts, until
             `reset_state()`. The batch size must be known. The state is saved with the layer.
         zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
-        solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or an object of
-            `keras_coffee.solvers`. docs/solvers.md says when which is faster.
+        solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
+            `Sequential` or `Associative` of `keras_coffee.solvers`. docs/solvers.md says when which is faster.
         recompute: If True, training keeps about √T states instead of T, and computes the others
             again when it needs them. No effect on values. For the sequential solver only.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object

@@ -29,8 +29,8 @@ def linear_scan(
             accumulated in float32.
         initial_state: h before the first step, `(B, ...)`. None: zeros.
         reverse: run from the last step to the first: h(k) = a(k) h(k+1) + b(k).
-        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time) or an object of
-            `keras_coffee.solvers`.
+        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time), or a
+            `Sequential` or `Associative` of `keras_coffee.solvers`.
 
     Returns:
         States `(B, T, ...)`, in the dtype of the inputs, or complex if the decay is.

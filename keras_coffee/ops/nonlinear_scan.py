@@ -42,8 +42,8 @@ def nonlinear_scan(
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
             Floating-point inputs at such a step have no effect, not even NaN. None: every step
             counts.
-        solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or an object of
-            `keras_coffee.solvers`. `"auto"` is sequential for any cell.
+        solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"`, or a `Sequential`, `Newton` or
+            `Elk` of `keras_coffee.solvers`. `"auto"` is sequential for any cell.
 
     Returns:
         A `Solution`: states `(B, T, ...)`, iterations, residual, converged.

@@ -48,8 +48,8 @@ def selective_scan(
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
             the output repeated, zero before the first step that counts. Whatever stands in the
             tensors at such a step, NaN included, has no effect. None: every step counts.
-        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states) or
-            an object of `keras_coffee.solvers`.
+        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states),
+            or a `Sequential` or `Associative` of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
             again. No effect on values. For the sequential solver only.
 
