@@ -30,7 +30,8 @@ class S6Layer(Recurrence):
             `reset_state()`. The batch size must be known. The state is saved with the layer.
         zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
         solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
-            `Sequential` or `Associative` of `keras_coffee.solvers`. docs/solvers.md says when which is faster.
+            `Sequential` or `Associative` of `keras_coffee.solvers`. docs/solvers.md says when
+            which is faster.
         recompute: If True, training keeps about √T states instead of T, and computes the others
             again when it needs them. No effect on values. For the sequential solver only.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object
