@@ -74,8 +74,14 @@ format: .venv/installed-dev
 
 bench: $(BACKENDS:%=bench-%)
 
-$(BACKENDS:%=bench-%): bench-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) benchmarks/scan_floor.py $(ARGS)
+$(BACKENDS:%=bench-%): bench-%: .venv/installed-bench
+	KERAS_BACKEND=$* $(RUN) benchmarks/bench.py --sweep --json outputs/benchmarks/$*.json \
+		--plot outputs/benchmarks/$*.png $(ARGS)
+
+# Where the peers cannot be installed, their rows are left out and say so.
+.venv/installed-bench: .venv/installed-dev
+	-$(INSTALL) --editable ".[bench]"
+	touch $@
 
 $(RUN):
 	$(PYTHON) -m venv .venv

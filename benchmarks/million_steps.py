@@ -9,49 +9,39 @@ and TensorFlow that includes what compiling takes; the second call does not comp
 
 import argparse
 import importlib
-import re
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+import measuring
 import numpy as np
-import scan_floor
-
-# Of the largest output.
-TOLERANCE = 1e-4
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    core, _, reference = scan_floor.prepare(options.core)
-    keras = importlib.import_module("keras")
+    where, _, reference = measuring.prepare(options.core)
     shape = (1, options.steps, options.dim, options.n)
     tensors = example(shape, options.gate_std)
     solver = importlib.import_module("keras_coffee.solvers").Newton(window=options.window)
-    run = reference.inference(scan_by(solver), tensors, None)
-    print(f"{reference.VERSION}, {scan_floor.processor()}, core {core}, {shape}, {solver}")
+    run = reference.inference(scan_by(solver))
+    print(*measuring.environment(reference, where), f"{shape}, {solver}", sep="\n")
     sizes = 4e-6 * options.steps * options.dim
     print(f"inputs {sizes:.3g} MB, outputs the same, all states {sizes * options.n:.3g} MB")
     # A short sequence, so that what a framework sets up once does not count.
     short = [tensors[0][:, : 2 * options.window], *tensors[1:]]
-    reference.inference(scan_by(solver), short, None)()
+    reference.inference(scan_by(solver))(*short)
     for call in range(1, options.calls + 1):
-        outputs, seconds, held = watched(run)
-        print(f"call {call}: {seconds:.1f} s, at most {held:.0f} MB more than before", flush=True)
-    expected = reference.inference(scan_by("sequential"), tensors, None)()
-    outputs, expected = map(keras.ops.convert_to_numpy, (outputs, expected))
-    difference = np.abs(outputs - expected).max() / np.abs(expected).max()
+        (_, seconds), outputs, held = measuring.watched(lambda: run(*tensors))
+        memory = "" if held is None else f", at most {held:.0f} MB more than before"
+        print(f"call {call}: {seconds:.1f} s{memory}", flush=True)
+    expected = reference.inference(scan_by("sequential"))(*tensors)
+    (difference,) = measuring.differences(outputs, expected)
     print(f"largest difference to the sequential outputs {difference:.1e} of the largest output")
-    # Not `difference > TOLERANCE`, which is false for NaN.
-    if not difference <= TOLERANCE:
+    if difference > measuring.TOLERANCE:
         raise SystemExit("These are not the outputs.")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measuring.parser(__doc__)
     add = parser.add_argument
     add("--steps", type=int, default=1_000_000)
     add("--dim", type=int, default=4)
@@ -59,7 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--window", type=int, default=32)
     add("--gate-std", type=float, default=0.5)
     add("--calls", type=int, default=2)
-    add("--core", type=int, help="number of the core; default: the last one allowed")
     return parser
 
 
@@ -79,24 +68,9 @@ def scan_by(solver: Any) -> Callable[..., Any]:
 
     def outputs(inputs, transition, gate, readout, initial_state):
         options = {"initial_state": initial_state, "solver": solver}
-        return scan(inputs, transition, gate, readout, **options)[0]
+        return scan(inputs, transition, gate, readout, **options)[:1]
 
     return outputs
-
-
-def watched(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What a call returns, its seconds, and the most megabytes it held."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-    before, start = resident("VmRSS"), time.perf_counter()
-    outputs = run()
-    return outputs, time.perf_counter() - start, resident("VmHWM") - before
-
-
-def resident(name: str) -> float:
-    """Megabytes of a line of /proc/self/status."""
-    text = Path("/proc/self/status").read_text()
-    (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
-    return int(kilobytes) * 1024 / 1e6
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The baseline on JAX: the simplest fused scan with a gradient of its own.
+"""JAX: what compiles a function, and the simplest scans one would write.
 
-Sigmoid feedback only, no options and no checks. The steps are written out, forward and backward,
-where the package differentiates one definition of the step.
+Sigmoid feedback only, no options and no checks. COFFEE's steps are written out, forward and
+backward, where the package differentiates one definition of the step. S6 is a plain loop that JAX
+differentiates.
 """
 
 import jax
@@ -9,28 +10,28 @@ import jax.numpy as jnp
 from jax import lax
 
 VERSION = f"jax {jax.__version__}"
-BASELINE = "lax.scan with a gradient written by hand"
+LOOP = "lax.scan, gradient by hand"
 
 
-def use_one_thread():
+def use_threads(threads):
     """The flags of XLA do it."""
 
 
-def inference(scan, tensors, _):
+def inference(scan):
+    """`scan`, compiled and waited for."""
     run = jax.jit(scan)
-    return lambda: jax.block_until_ready(run(*tensors))
+    return lambda *tensors: jax.block_until_ready(run(*tensors))
 
 
-def training(scan, tensors, grad_outputs):
+def training(scan):
+    """What `scan` returns, and the gradients by its tensors from those of what it returns."""
+
     @jax.jit
-    def run(grad_outputs, *tensors):
+    def run(grads, *tensors):
         outputs, pull_back = jax.vjp(scan, *tensors)
-        return outputs, *pull_back(grad_outputs)
+        return *outputs, *pull_back(tuple(grads))
 
-    return lambda: jax.block_until_ready(run(grad_outputs, *tensors))
-
-
-MODES = {"training": training, "recompute": training, "inference": inference}
+    return lambda grads, *tensors: jax.block_until_ready(run(grads, *tensors))
 
 
 @jax.custom_vjp
@@ -45,12 +46,14 @@ def _forward(inputs, transition, gate, readout, initial_state):
         return new, (jnp.sum(readout * new, -1), state)
 
     sources = jnp.swapaxes(inputs, 0, 1)
-    _, (outputs, states) = lax.scan(step, initial_state, sources)
-    return jnp.swapaxes(outputs, 0, 1), (sources, transition, gate, readout, states)
+    final_state, (outputs, states) = lax.scan(step, initial_state, sources)
+    residuals = sources, transition, gate, readout, states
+    return (jnp.swapaxes(outputs, 0, 1), final_state), residuals
 
 
-def _backward(residuals, grad_outputs):
+def _backward(residuals, grads):
     sources, transition, gate, readout, states = residuals
+    grad_outputs, grad_final_state = grads
 
     def step(carry, slices):
         grad_state, grad_transition, grad_gate, grad_readout = carry
@@ -68,10 +71,25 @@ def _backward(residuals, grad_outputs):
         )
         return carry, jnp.sum(grad_change, -1)
 
-    zeros = jnp.zeros_like(states[0])
+    start = (grad_final_state, *[jnp.zeros_like(states[0])] * 3)
     slices = (states, sources, jnp.swapaxes(grad_outputs, 0, 1))
-    (grad_state, *grads), grad_inputs = lax.scan(step, (zeros,) * 4, slices, reverse=True)
+    (grad_state, *grads), grad_inputs = lax.scan(step, start, slices, reverse=True)
     return jnp.swapaxes(grad_inputs, 0, 1), *(g.sum(0) for g in grads), grad_state
 
 
 coffee_scan.defvjp(_forward, _backward)
+
+
+def selective_scan(inputs, delta, transition, input_matrix, output_matrix):
+    def step(state, slices):
+        source, width, entry, exit_ = slices
+        exponent = width[..., None] * transition
+        held = jnp.expm1(exponent) / transition * entry[:, None] * source[..., None]
+        state = jnp.exp(exponent) * state + held
+        return state, jnp.sum(state * exit_[:, None], -1)
+
+    batch, _, dim = inputs.shape
+    start = jnp.zeros((batch, dim, transition.shape[1]), inputs.dtype)
+    slices = [jnp.swapaxes(x, 0, 1) for x in (inputs, delta, input_matrix, output_matrix)]
+    final_state, outputs = lax.scan(step, start, slices)
+    return jnp.swapaxes(outputs, 0, 1), final_state

@@ -1,45 +1,39 @@
-"""The baseline on TensorFlow: the simplest fused scan with a gradient of its own, under XLA.
+"""TensorFlow: what compiles a function, and the simplest scans one would write.
 
-Sigmoid feedback only, no options and no checks. The steps are written out, forward and backward,
-where the package differentiates one definition of the step.
+Sigmoid feedback only, no options and no checks. COFFEE's steps are written out, forward and
+backward, where the package differentiates one definition of the step. S6 is a plain loop that
+TensorFlow differentiates.
 """
-
-import functools
 
 import tensorflow as tf
 
+# Rows are functions of their own, of one name: that they are traced is no fault.
+tf.get_logger().setLevel("ERROR")
 VERSION = f"tensorflow {tf.__version__}"
-BASELINE = "tf.while_loop under XLA with a gradient written by hand"
+LOOP = "tf.while_loop under XLA, gradient by hand"
 
 
-def use_one_thread():
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+def use_threads(threads):
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
-def inference(scan, tensors, _):
-    run = tf.function(scan)
-    return lambda: run(*tensors)
+def inference(scan):
+    """`scan` in a graph."""
+    return tf.function(scan)
 
 
-def training(scan, tensors, grad_outputs, jit_compile=False):
+def training(scan, jit_compile=False):
+    """What `scan` returns, and the gradients by its tensors from those of what it returns."""
+
     @tf.function(jit_compile=jit_compile)
-    def run(grad_outputs, *tensors):
+    def run(grads, *tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             outputs = scan(*tensors)
-        return outputs, *tape.gradient(outputs, tensors, grad_outputs)
+        return *outputs, *tape.gradient(outputs, tensors, tuple(grads))
 
-    return lambda: run(grad_outputs, *tensors)
-
-
-# In a graph that isn't compiled, as Keras trains on a CPU by default, and in one that is.
-MODES = {
-    "training": training,
-    "training, jit_compile": functools.partial(training, jit_compile=True),
-    "recompute": training,
-    "inference": inference,
-}
+    return run
 
 
 @tf.function(jit_compile=True)
@@ -55,17 +49,17 @@ def coffee_scan(inputs, transition, gate, readout, initial_state):
         return t + 1, new, outputs, states.write(t, state)
 
     start = (0, initial_state, _array(length, inputs[:, 0]), _array(length, initial_state))
-    _, _, outputs, states = tf.while_loop(lambda t, *_: t < length, step, start)
+    _, final_state, outputs, states = tf.while_loop(lambda t, *_: t < length, step, start)
     states = states.stack()
 
-    def gradient(grad_outputs):
+    def gradient(grad_outputs, grad_final_state):
         slices = (states, sources, tf.transpose(grad_outputs, [1, 0, 2]))
-        return _backward(length, slices, transition, gate, readout)
+        return _backward(length, slices, grad_final_state, transition, gate, readout)
 
-    return tf.transpose(outputs.stack(), [1, 0, 2]), gradient
+    return (tf.transpose(outputs.stack(), [1, 0, 2]), final_state), gradient
 
 
-def _backward(length, slices, transition, gate, readout):
+def _backward(length, slices, grad_final_state, transition, gate, readout):
     def step(t, grad_state, grad_transition, grad_gate, grad_readout, grad_inputs):
         state, source, grad_output = (x[t] for x in slices)
         delta = tf.sigmoid(gate * state)
@@ -82,11 +76,30 @@ def _backward(length, slices, transition, gate, readout):
             grad_inputs.write(t, tf.reduce_sum(grad_change, -1)),
         )
 
-    zeros = (tf.zeros_like(slices[0][0]),) * 4
-    start = (length - 1, *zeros, _array(length, slices[1][0]))
+    zeros = (tf.zeros_like(slices[0][0]),) * 3
+    start = (length - 1, grad_final_state, *zeros, _array(length, slices[1][0]))
     _, grad_state, *grads, grad_inputs = tf.while_loop(lambda t, *_: t >= 0, step, start)
     grad_inputs = tf.transpose(grad_inputs.stack(), [1, 0, 2])
     return grad_inputs, *(tf.reduce_sum(g, 0) for g in grads), grad_state
+
+
+def selective_scan(inputs, delta, transition, input_matrix, output_matrix):
+    batch, length, dim = inputs.shape
+    sources, widths, entries, exits = (
+        tf.transpose(x, [1, 0, 2]) for x in (inputs, delta, input_matrix, output_matrix)
+    )
+
+    def step(t, state, outputs):
+        exponent = widths[t][..., None] * transition
+        held = tf.math.expm1(exponent) / transition * entries[t][:, None] * sources[t][..., None]
+        state = tf.exp(exponent) * state + held
+        outputs = outputs.write(t, tf.reduce_sum(state * exits[t][:, None], -1))
+        return t + 1, state, outputs
+
+    zeros = tf.zeros((batch, dim, transition.shape[1]), inputs.dtype)
+    start = (0, zeros, _array(length, inputs[:, 0]))
+    _, final_state, outputs = tf.while_loop(lambda t, *_: t < length, step, start)
+    return tf.transpose(outputs.stack(), [1, 0, 2]), final_state
 
 
 def _array(length, element):

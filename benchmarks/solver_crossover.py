@@ -18,22 +18,20 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import measuring
 import numpy as np
-import scan_floor
-from solver_iterations import line, window
+from measuring import TOLERANCE, line
+from solver_iterations import window
 
 SHAPES = ((1, 1024, 4, 1), (1, 8192, 4, 1), (4, 4096, 32, 1), (32, 784, 32, 1), (8, 4096, 16, 8))
 MODES = ("inference", "training")
-# Of the largest element, as in scan_floor.py.
-TOLERANCE = 1e-4
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    core, backend, reference = scan_floor.prepare(options.core)
-    pinned = "not pinned" if core is None else f"core {core}"
+    where, backend, reference = measuring.prepare(options.core)
     counts = backend == "torch"
-    print(f"{reference.VERSION}, {scan_floor.processor()}, one thread, {pinned}")
+    print(*measuring.environment(reference, where), sep="\n")
     print(*LEGEND[: 3 if counts else 2], "", sep="\n")
     heading = ["(B, T, D, n)", "mode", "solver", "iterations", "sequential, ms", "parallel, ms"]
     heading += ["ratio", "difference"]
@@ -42,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for shape in options.shapes:
         for case in cases(shape, options):
             for mode in options.modes:
-                cells = measure(case, reference.MODES[mode], options)
-                cells += counted(case, reference.MODES[mode]) if counts else []
+                runs = case.runs(reference, mode)
+                cells = measure(case, runs, options)
+                cells += counted(runs) if counts else []
                 print(line([str(shape), mode, case.name, *cells]), flush=True)
 
 
@@ -55,17 +54,14 @@ LEGEND = (
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measuring.parser(__doc__)
     add = parser.add_argument
-    add("--shapes", type=scan_floor.shape_of, nargs="+", default=SHAPES, metavar="B,T,D,n")
+    add("--shapes", type=measuring.shape_of, nargs="+", default=SHAPES, metavar="B,T,D,n")
     add("--windows", type=window, nargs="*", default=[32, 64, None], metavar="W", help="or `all`")
     add("--modes", nargs="+", default=MODES, choices=MODES)
     add("--gate-std", type=float, default=0.5)
     add("--repeats", type=int, default=20, help="timed runs of each side")
     add("--seconds", type=float, default=5, help="a row takes no longer, or has 3 repeats only")
-    add("--core", type=int, help="number of the core; default: the last one allowed")
     return parser
 
 
@@ -80,12 +76,14 @@ class Case:
     grad_outputs: Any
     iterations: str = ""
 
-    def runs(self, make: Callable) -> list[Callable[[], Any]]:
+    def runs(self, reference: Any, mode: str) -> list[Callable[[], Any]]:
         """The sequential solver, then the parallel one, each ready to be called."""
-        return [self.run(make, solver) for solver in ("sequential", self.solver)]
+        return [self.run(reference, mode, solver) for solver in ("sequential", self.solver)]
 
-    def run(self, make: Callable, solver: Any) -> Callable[[], Any]:
-        return make(lambda *tensors: self.scan(*tensors, solver), self.tensors, self.grad_outputs)
+    def run(self, reference: Any, mode: str, solver: Any) -> Callable[[], Any]:
+        compiled = getattr(reference, mode)(lambda *tensors: (self.scan(*tensors, solver),))
+        first = ((self.grad_outputs,),) if mode == "training" else ()
+        return lambda: compiled(*first, *self.tensors)
 
 
 def cases(shape: tuple[int, ...], options: argparse.Namespace) -> list[Case]:
@@ -145,43 +143,33 @@ def iterations(solver: Any, tensors: list[Any]) -> str:
         cell = cells.CoffeeCell(transition, gate)
         return scan(cell, inputs, initial_state, solver=solver)[1:]
 
-    found = reference.inference(solve, tensors, None)()
+    found = reference.inference(solve)(*tensors)
     taken, _, converged = map(keras.ops.convert_to_numpy, found)
     if not converged.all():
         raise SystemExit(f"{solver} does not converge here, so nothing was timed.")
     return str(taken.max())
 
 
-def measure(case: Case, make: Callable, options: argparse.Namespace) -> list[str]:
+def measure(case: Case, runs: list[Callable], options: argparse.Namespace) -> list[str]:
     """Compares the answers of both solvers, then times them."""
-    runs = case.runs(make)
     expected, answers = (run() for run in runs)
-    difference = largest_difference(answers, expected)
-    # Not `difference > TOLERANCE`, which is false for NaN.
-    if not difference <= TOLERANCE:
+    difference = max(measuring.differences(answers, expected))
+    if difference > TOLERANCE:
         raise SystemExit(f"{case.name}: answers differ by {difference:.1e}, so nothing was timed.")
-    pair = sum(scan_floor.timed(run)[0][1] for run in runs)
+    pair = sum(measuring.timed(run)[0][1] for run in runs)
     repeats = min(options.repeats, max(3, int(options.seconds / pair)))
     sequential, parallel = (
-        np.array([processor for processor, _ in side])
-        for side in scan_floor.take_turns(runs, repeats)
+        np.array([processor for processor, _ in side.values()])
+        for side in measuring.take_turns(runs, [repeats] * 2)
     )
     ratio = np.median(parallel / sequential)
     times = [f"{1e3 * np.median(side):.3g}" for side in (sequential, parallel)]
     return [case.iterations, *times, f"{ratio:.3g}", f"{difference:.0e}"]
 
 
-def largest_difference(answers: Any, expected: Any) -> float:
-    """Of outputs and gradients, each relative to its largest element."""
-    convert = importlib.import_module("keras").ops.convert_to_numpy
-    pairs = zip(scan_floor.listed(answers), scan_floor.listed(expected), strict=True)
-    pairs = [(convert(x), convert(y)) for x, y in pairs]
-    return float(np.max([np.abs(x - y).max() / np.abs(y).max() for x, y in pairs]))
-
-
-def counted(case: Case, make: Callable) -> list[str]:
+def counted(runs: list[Callable]) -> list[str]:
     """Operations, megabytes and waits of each side."""
-    pairs = zip(*map(operations, case.runs(make)), strict=True)
+    pairs = zip(*map(operations, runs), strict=True)
     return [f"{sequential:,} / {parallel:,}" for sequential, parallel in pairs]
 
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scan_floor
+from measuring import line, parser, prepare
 
 BATCH, DIM = 4, 64
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    _, _, reference = scan_floor.prepare(options.core)
+    _, _, reference = prepare(options.core)
     columns = solvers(options.newton_windows, options.elk_windows)
     heading = ["gate std", "T", "Lyapunov exponent", *columns]
     print(f"{reference.VERSION}, input std {options.input_std:g}", "", sep="\n")
@@ -39,17 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
+    made = parser(__doc__)
+    add = made.add_argument
     add("--gate-stds", type=float, nargs="+", default=[0.5, 1, 2, 4, 10])
     add("--lengths", type=int, nargs="+", default=[1024, 8192], metavar="T")
     add("--input-std", type=float, default=1)
     add("--newton-windows", type=window, nargs="*", default=[16, 32, 64, 128, None], metavar="W")
     add("--elk-windows", type=window, nargs="*", default=[32, None], metavar="W")
-    add("--core", type=int, help="number of the core; default: the last one allowed")
-    return parser
+    return made
 
 
 def window(text: str) -> int | None:
@@ -93,7 +90,7 @@ def count(compiled: Callable, solver: Any, cell: Any, inputs: Any, state: Any) -
     def solve(inputs, state):
         return scan(cell, inputs, state, solver=solver)[1:]
 
-    found = compiled(solve, (inputs, state), None)()
+    found = compiled(solve)(inputs, state)
     convert = importlib.import_module("keras").ops.convert_to_numpy
     return describe(*map(convert, found))
 
@@ -106,11 +103,6 @@ def describe(iterations: np.ndarray, residual: np.ndarray, converged: np.ndarray
     if failed:
         return f"fails ({failed} of {len(converged)})"
     return f"{np.median(iterations):g} ({iterations.max()})"
-
-
-def line(cells: Sequence[str]) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
-"""Scans for JAX: one `lax.scan` forward, one reversed `lax.scan` for the gradient.
-
-A recurrence is given by its `step(weights, state, inputs_t) -> (state, outputs_t)`. Everything
-below the public functions is time-major, because `lax.scan` slices the first axis.
-"""
+"""Scans for JAX, with their gradients. What runs one on which platform is said in kernels.py."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from keras_coffee._conversion import is_onnx_converter_calling
+from keras_coffee.backend.jax import kernels
 
 
 @functools.partial(jax.jit, static_argnames=("feedback", "recompute"))
@@ -28,11 +26,14 @@ def coffee_scan(
     recompute,
 ):
     """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
-    weights = (transition, gate, readout, input_matrix, output_gate)
-    sequences = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (inputs, mask))
-    run = _recomputed if recompute else _scan
-    final_state, outputs = run(_coffee_step(feedback), weights, initial_state, sequences)
-    return jnp.swapaxes(outputs, 0, 1), final_state
+    weights = [transition, gate, readout, input_matrix, output_gate]
+    tensors = [jnp.stack([w for w in weights if w is not None]), mask, initial_state]
+    options = (
+        ("feedback", feedback),
+        ("has_input_matrix", input_matrix is not None),
+        ("has_output_gate", output_gate is not None),
+    )
+    return _scan("coffee", options, recompute, inputs, *(x for x in tensors if x is not None))
 
 
 @functools.partial(jax.jit, static_argnames=("discretization", "recompute"))
@@ -51,15 +52,35 @@ def selective_scan(
 
     An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
     """
-    fixed, varying = [None, None], [None, None]
-    for i, matrix in enumerate((input_matrix, output_matrix)):
-        (varying if matrix.ndim == 3 else fixed)[i] = matrix
-    sequences = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (inputs, delta, *varying))
-    run = _recomputed if recompute else _scan
-    final_state, outputs = run(
-        _selective_step(discretization), (transition, *fixed), initial_state, sequences
-    )
-    return jnp.swapaxes(outputs, 0, 1), final_state
+    tensors = inputs, delta, transition, input_matrix, output_matrix, initial_state
+    return _scan("selective", (("discretization", discretization),), recompute, *tensors)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _scan(recurrence, options, recompute, *tensors):
+    outputs, final_state, _ = kernels.forward[recurrence].bind(*tensors, keep=0, **dict(options))
+    return outputs, final_state
+
+
+def _scan_forward(recurrence, options, recompute, *tensors):
+    keep = _steps_between_kept_states(tensors[0], recompute)
+    results = kernels.forward[recurrence].bind(*tensors, keep=keep, **dict(options))
+    outputs, final_state, kept = results
+    return (outputs, final_state), (kept, *tensors[:-1])
+
+
+def _scan_backward(recurrence, options, recompute, residuals, grads):
+    keep = _steps_between_kept_states(residuals[1], recompute)
+    return kernels.backward[recurrence].bind(*grads, *residuals, keep=keep, **dict(options))
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _steps_between_kept_states(inputs, recompute):
+    length = inputs.shape[1]
+    # A length that is a symbol is one of an export, which trains nothing.
+    return max(1, math.isqrt(length)) if recompute and isinstance(length, int) else 1
 
 
 @functools.partial(jax.jit, static_argnames="reverse")
@@ -74,124 +95,6 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
 def is_converted_to_onnx():
     """Whether the model is traced for a converter to ONNX."""
     return is_onnx_converter_calling()
-
-
-# Steps. Cached, so that `lax.scan` sees one function per recurrence and traces it once.
-
-
-@functools.cache
-def _coffee_step(feedback):
-    def step(weights, state, inputs_t):
-        transition, gate, readout, input_matrix, output_gate = weights
-        source, mask = inputs_t[0][..., None], inputs_t[1]
-        drive = source if input_matrix is None else input_matrix * source
-        delta = gate * (source if feedback is None else state)
-        if feedback != "linear":
-            delta = jax.nn.sigmoid(delta)
-        if mask is not None:
-            delta = mask[:, None, None] * delta
-        state = state + delta * (transition * state + drive)
-        outputs = jnp.sum(readout * state, -1)
-        if output_gate is not None:
-            outputs = outputs * jax.nn.sigmoid(jnp.sum(output_gate * state, -1))
-        return state, outputs
-
-    return step
-
-
-@functools.cache
-def _selective_step(discretization):
-    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
-
-    def step(weights, state, inputs_t):
-        transition, *fixed = weights
-        source, delta, *varying = inputs_t
-        input_matrix, output_matrix = (
-            v[:, None, :] if f is None else f for f, v in zip(fixed, varying, strict=True)
-        )
-        decay, gain = discretize(transition, delta[..., None])
-        state = decay * state + gain * input_matrix * source[..., None]
-        return state, jnp.sum(output_matrix * state, -1)
-
-    return step
-
-
-def _forward_euler(transition, delta):
-    return 1 + transition * delta, delta
-
-
-def _zero_order_hold(transition, delta):
-    """Decay e^z and gain (e^z - 1) / λ for z = λΔ, right through z = 0 with their derivatives."""
-    exponent = transition * delta
-    small = jnp.abs(exponent) < 0.1
-    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
-    near, far = jnp.where(small, exponent, 0.0), jnp.where(small, 1.0, exponent)
-    series = jnp.ones_like(near)
-    for k in range(11, 1, -1):  # what is left out, and its derivative, is below 1e-17
-        series = 1 + series * near / k
-    gain = delta * jnp.where(small, series, jnp.expm1(far) / far)
-    return jnp.exp(exponent), gain
-
-
-# The driver.
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan(step, weights, state, inputs):
-    return lax.scan(lambda x, u: step(weights, x, u), state, inputs)
-
-
-def _scan_forward(step, weights, state, inputs):
-    def body(x, u):
-        new, outputs = step(weights, x, u)
-        return new, (outputs, x)
-
-    final_state, (outputs, states) = lax.scan(body, state, inputs)
-    return (final_state, outputs), (weights, states, inputs)
-
-
-def _scan_backward(step, residuals, cotangents):
-    weights, states, inputs = residuals
-    grad_final, grad_outputs = cotangents
-    batch = grad_final.shape[0]
-
-    # One copy of the weights per sequence: their gradients are then added elementwise over time
-    # and summed over the batch once, not at every step.
-    def per_sequence(weights):
-        return jax.tree.map(lambda w: jnp.broadcast_to(w, (batch, *w.shape)), weights)
-
-    def body(carry, slices):
-        grad_state, grad_weights = carry
-        state, inputs_t, grad_outputs_t = slices
-        _, vjp = jax.vjp(step, per_sequence(weights), state, inputs_t)
-        grad_weights_t, grad_state, grad_inputs = vjp((grad_state, grad_outputs_t))
-        return (grad_state, jax.tree.map(jnp.add, grad_weights, grad_weights_t)), grad_inputs
-
-    zeros = jax.tree.map(jnp.zeros_like, per_sequence(weights))
-    (grad_state, grad_weights), grad_inputs = lax.scan(
-        body, (grad_final, zeros), (states, inputs, grad_outputs), reverse=True
-    )
-    return jax.tree.map(lambda g: g.sum(0), grad_weights), grad_state, grad_inputs
-
-
-_scan.defvjp(_scan_forward, _scan_backward)
-
-
-def _recomputed(step, weights, state, inputs):
-    """`_scan` in about √T chunks: the gradient stores a state per chunk, and then one chunk."""
-    length = jax.tree.leaves(inputs)[0].shape[0]
-    if not isinstance(length, int):  # a symbol, in an export, which trains nothing
-        return _scan(step, weights, state, inputs)
-    size = max(1, round(length**0.5))
-    whole = length - length % size
-    chunk = jax.checkpoint(functools.partial(_scan, step, weights))
-    head = jax.tree.map(lambda x: x[:whole].reshape(whole // size, size, *x.shape[1:]), inputs)
-    state, outputs = lax.scan(chunk, state, head)
-    outputs = outputs.reshape(whole, *outputs.shape[2:])
-    if whole == length:
-        return state, outputs
-    state, rest = chunk(state, jax.tree.map(lambda x: x[whole:], inputs))
-    return state, jnp.concatenate([outputs, rest])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -1,7 +1,7 @@
 """What PyTorch supplies: fused scans, and the primitives that solvers are built from."""
 
+from keras_coffee.backend.torch.export import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.torch.fused import coffee_scan as coffee_scan
-from keras_coffee.backend.torch.fused import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.torch.fused import linear_scan as linear_scan
 from keras_coffee.backend.torch.fused import selective_scan as selective_scan
 from keras_coffee.backend.torch.primitives import associative_scan as associative_scan

@@ -2,7 +2,7 @@
 
 import torch
 
-from keras_coffee.backend.torch.fused import refuse_second_derivatives
+from keras_coffee.backend.torch.operators import refuse_second_derivatives
 
 # Up to here it is quicker to combine all elements at each distance 1, 2, 4, … than every second
 # element at each level of a tree: fewer operations, though each on more elements.

@@ -1,0 +1,136 @@
+"""coffee.c, compiled for this machine and called on NumPy arrays."""
+
+import ctypes
+import functools
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SOURCE = Path(__file__).with_name("coffee.c")
+# Vectors of 64 bytes where there are any; rows of a few floats are copied in place of a call.
+COMPILE = [
+    *("-O3", "-march=native", "-ffast-math", "-fopenmp-simd", "-fPIC", "-std=gnu11"),
+    "-fno-tree-loop-distribute-patterns",
+]
+WIDE = ["-mprefer-vector-width=512"]
+
+
+def compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Compiles coffee.c, unless it was compiled before by this compiler with the same flags.
+
+    Raises:
+        RuntimeError: if there is no compiler, or it refuses.
+    """
+    command = compiler()
+    if command is None:
+        raise RuntimeError("no C compiler here: install cc, gcc or clang")
+    version = subprocess.run([command, "--version"], capture_output=True, text=True).stdout
+    # Of the machine too: -march=native.
+    flags = [*COMPILE, *(WIDE if "avx512f" in _processor_flags() else [])]
+    key = repr((version, flags, _processor_flags(), SOURCE.read_text()))
+    name = f"coffee-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    path = Path(tempfile.gettempdir()) / f"keras_coffee-{_user()}" / name
+    if not path.exists():
+        _compile(command, flags, path)
+    found = ctypes.CDLL(str(path))
+    found.coffee_trajectory_size.restype = ctypes.c_longlong
+    return found
+
+
+def _processor_flags() -> str:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    return next((line for line in lines if line.startswith("flags")), "")
+
+
+def _user() -> str:
+    return hashlib.sha256(str(Path.home()).encode()).hexdigest()[:8]
+
+
+def _compile(command: str, flags: list[str], path: Path) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        compiled, linked = Path(folder) / "coffee.o", Path(folder) / path.name
+        # Linked apart, without -ffast-math: with it, denormals would be zero in all the process.
+        for step in (
+            [command, *flags, "-c", str(SOURCE), "-o", str(compiled)],
+            [command, "-shared", str(compiled), "-o", str(linked)],
+        ):
+            done = subprocess.run(step, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(step)}: {done.stderr.strip()}")
+        linked.replace(path)  # whole or not at all, if two do this at a time
+
+
+class Coffee:
+    """The recurrence for one shape, in buffers that are allocated once.
+
+    Whoever calls it must be done with what the call before returned: it is overwritten.
+    """
+
+    def __init__(self, shape: tuple[int, ...], keeps: bool):
+        self.library = library()
+        batch, length, dim, n = shape
+        self.sizes = [ctypes.c_longlong(size) for size in shape]
+        self.outputs, self.final_state = _zeros(batch, length, dim), _zeros(batch, dim, n)
+        self.trajectory, self.gradients = None, []
+        if keeps:
+            self.trajectory = _aligned(self.library.coffee_trajectory_size(*self.sizes))
+            weights = [_zeros(dim, n) for _ in range(3)]
+            self.gradients = [_zeros(batch, length, dim), *weights, _zeros(batch, dim, n)]
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds: a call itself takes a few kilobytes."""
+        arrays = self.outputs, self.final_state, self.trajectory, *self.gradients
+        return sum(x.nbytes for x in arrays if x is not None)
+
+    def forward(self, inputs, transition, gate, readout, initial_state) -> tuple[np.ndarray, ...]:
+        """Outputs and final state; keeps the trajectory if it was asked for."""
+        arrays = inputs, transition, gate, readout, initial_state
+        self._call("coffee_forward", *arrays, self.trajectory, self.outputs, self.final_state)
+        return self.outputs, self.final_state
+
+    def backward(self, grads, inputs, transition, gate, readout) -> tuple[np.ndarray, ...]:
+        """Gradients by the arguments of `forward`, from those of what it returned."""
+        arrays = inputs, transition, gate, readout, self.trajectory
+        self._call("coffee_backward", *arrays, *grads, *self.gradients)
+        return tuple(self.gradients)
+
+    def training(self, grads, *tensors) -> tuple[np.ndarray, ...]:
+        return *self.forward(*tensors), *self.backward(grads, *tensors[:4])
+
+    def _call(self, name: str, *arrays: np.ndarray | None) -> None:
+        getattr(self.library, name)(*map(_pointer, arrays), *self.sizes)
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    """Zeros whose pages are there already."""
+    array = np.empty(shape, "float32")
+    array.fill(0)
+    return array
+
+
+def _aligned(count: int) -> np.ndarray:
+    """Zeros that begin where vector registers want them to."""
+    buffer = _zeros(count + 16)
+    first = -buffer.ctypes.data % 64 // 4
+    return buffer[first : first + count]
+
+
+def _pointer(array: Any) -> ctypes.c_void_p:
+    if array is None:
+        return ctypes.c_void_p(None)
+    if array.dtype != np.float32 or not array.flags.c_contiguous:
+        raise TypeError(f"float32 in C order, received {array.dtype}, strides {array.strides}")
+    return ctypes.c_void_p(array.ctypes.data)

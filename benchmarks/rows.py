@@ -1,0 +1,169 @@
+"""What is timed: the rows of the benchmark, ours and those of others."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import c_reference
+import keras
+import numpy as np
+from cases import COFFEE, GRU, LIMIT, LSTM, OURS, RNN, S6, Row, Shape, Unavailable
+from keras import ops
+
+from keras_coffee.ops import coffee_scan, selective_scan
+
+
+class CoffeeCell(keras.layers.Layer):
+    """One step of COFFEE for `keras.layers.RNN`, as one would write it."""
+
+    def __init__(self, dim: int, n: int):
+        super().__init__()
+        self.dim, self.n = dim, n
+        self.state_size, self.output_size = dim * n, dim
+
+    def build(self, input_shape):
+        shape = self.dim, self.n
+        self.transition = self.add_weight(shape=shape, name="transition")
+        self.gate = self.add_weight(shape=shape, name="gate")
+        self.readout = self.add_weight(shape=shape, name="readout")
+        self.built = True
+
+    def call(self, inputs, states):
+        state = ops.reshape(states[0], (-1, self.dim, self.n))
+        delta = ops.sigmoid(self.gate * state)
+        state = state + delta * (self.transition * state + inputs[..., None])
+        outputs = ops.sum(self.readout * state, -1)
+        return outputs, [ops.reshape(state, (-1, self.dim * self.n))]
+
+
+def _layer(family: str, shape: Shape) -> keras.layers.Layer:
+    """A layer of Keras with D·n states."""
+    _, _, dim, n = shape
+    if family == COFFEE:
+        layer = keras.layers.RNN(CoffeeCell(dim, n), return_sequences=True, return_state=True)
+    else:
+        layer = getattr(keras.layers, family)(dim * n, return_sequences=True)
+    layer.build((None, None, dim))
+    return layer
+
+
+def _keras_coffee(shape: Shape, mode: str) -> Callable[..., Any]:
+    layer = _layer(COFFEE, shape)
+
+    def scan(inputs, transition, gate, readout, initial_state):
+        state = ops.reshape(initial_state, (-1, layer.cell.state_size))
+        weights = transition, gate, readout
+        (outputs, final_state), _ = layer.stateless_call(weights, [], inputs, initial_state=[state])
+        return outputs, ops.reshape(final_state, ops.shape(initial_state))
+
+    return _compiled(scan, mode)
+
+
+def _keras_layer(family: str) -> Callable[..., Any]:
+    def make(shape, mode):
+        layer = _layer(family, shape)
+        # Seeds of dropout, which there is none of.
+        others = [x.value for x in layer.non_trainable_variables]
+
+        def scan(inputs, *weights):
+            return (layer.stateless_call(weights, others, inputs)[0],)
+
+        return _compiled(scan, mode)
+
+    return make
+
+
+def _compiled(scan: Callable[..., Any], mode: str, **options: Any) -> Callable[..., Any]:
+    return getattr(reference(), mode)(scan, **options)
+
+
+def reference() -> Any:
+    return importlib.import_module(f"reference_{keras.config.backend()}")
+
+
+def _of(scan: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return lambda shape, mode: _compiled(scan, mode, **options)
+
+
+def _ours(recompute: bool) -> Callable[..., Any]:
+    def scan(inputs, transition, gate, readout, initial_state):
+        options = {"initial_state": initial_state, "recompute": recompute}
+        return coffee_scan(inputs, transition, gate, readout, **options)
+
+    return scan
+
+
+def s6_by(scan: Callable[..., Any]) -> Callable[..., Any]:
+    """S6 with its projections, as `S6Layer` has them, around a scan."""
+
+    def s6(inputs, log_transition, input_projection, output_projection, step_projection):
+        return scan(
+            inputs,
+            ops.softplus(ops.matmul(inputs, step_projection)),
+            -ops.exp(log_transition),
+            ops.matmul(inputs, input_projection),
+            ops.matmul(inputs, output_projection),
+        )
+
+    return s6
+
+
+def _ours_s6(recompute: bool) -> Callable[..., Any]:
+    return s6_by(lambda *tensors: selective_scan(*tensors, recompute=recompute))
+
+
+def _c(shape: Shape, mode: str) -> Callable[..., Any]:
+    try:
+        coffee = c_reference.Coffee(shape, keeps=mode == "training")
+    except RuntimeError as error:
+        raise Unavailable(str(error)) from None
+    return coffee.training if mode == "training" else coffee.forward
+
+
+def _c_nbytes(shape: Shape, mode: str) -> int:
+    return c_reference.Coffee(shape, keeps=mode == "training").nbytes
+
+
+def _of_peer(name: str) -> Callable[..., Any]:
+    def make(shape, mode):
+        try:
+            peers = importlib.import_module("torch_peers")
+            return getattr(peers, name)(shape, mode)
+        except ImportError as error:
+            raise Unavailable(f"{error}; it comes with the extra `bench`") from None
+
+    return make
+
+
+def all_rows() -> list[Row]:
+    """The rows of this backend; of each family first the one that the others are compared with."""
+    backend, training = reference(), ("training",)
+
+    def row(name: str, family: str, make: Callable[..., Any], **options: Any) -> Row:
+        return Row(name, family, make, **{"convert": ops.convert_to_tensor} | options)
+
+    coffee = [
+        row(OURS, COFFEE, _of(_ours(False))),
+        row(f"{OURS}, recompute", COFFEE, _of(_ours(True)), modes=training),
+        row(LIMIT, COFFEE, _c, convert=np.ascontiguousarray, nbytes=_c_nbytes),
+        row(f"loop: {backend.LOOP}", COFFEE, _of(backend.coffee_scan), loops=True),
+        row(RNN, COFFEE, _keras_coffee, loops=True),
+    ]
+    s6 = [
+        row(OURS, S6, _of(_ours_s6(False))),
+        row(f"{OURS}, recompute", S6, _of(_ours_s6(True)), modes=training),
+        row("loop", S6, _of(s6_by(backend.selective_scan)), loops=True),
+    ]
+    keras_layers = [
+        row(f"keras.layers.{family}", family, _keras_layer(family), loops=True)
+        for family in (GRU, LSTM)
+    ]
+    match keras.config.backend():
+        case "tensorflow":
+            compiled = _of(_ours(False), jit_compile=True)
+            coffee.insert(2, row(f"{OURS}, in a graph under XLA", COFFEE, compiled, modes=training))
+        case "torch":
+            pararnn = _of_peer("pararnn")
+            coffee.append(row("pararnn", COFFEE, pararnn, loops=True, may_miss=True))
+            s6.append(row("mambapy", S6, _of_peer("mambapy")))
+    return coffee + s6 + keras_layers

@@ -1,0 +1,76 @@
+"""The same recurrences by other people's packages for PyTorch, which the extra `bench` installs."""
+
+import reference_torch
+import torch
+from rows import s6_by
+
+
+def mambapy(shape, mode):
+    """S6 around the parallel scan of mambapy.
+
+    As in its `MambaBlock.selective_scan`, but for the input, which that takes as Δ B u; here the
+    zero-order hold, as for A and as in our S6.
+    """
+    from mambapy.pscan import pscan
+
+    def scan(inputs, delta, transition, input_matrix, output_matrix):
+        exponent = delta.unsqueeze(-1) * transition
+        held = torch.expm1(exponent) / transition
+        sources = held * input_matrix.unsqueeze(2) * inputs.unsqueeze(-1)
+        states = pscan(torch.exp(exponent), sources)
+        return (states @ output_matrix.unsqueeze(-1)).squeeze(3), states[:, -1]
+
+    return getattr(reference_torch, mode)(s6_by(scan))
+
+
+class CoffeeCell(torch.nn.Module):
+    """COFFEE for pararnn: a step and its Jacobian, for a state with one axis."""
+
+    jac_structure = "diag"
+
+    def __init__(self, dim, n):
+        super().__init__()
+        self.d_h = self.hidden_size = dim * n
+        self.n = n
+        self.transition = torch.nn.Parameter(torch.empty(dim * n))
+        self.gate = torch.nn.Parameter(torch.empty(dim * n))
+
+    def step(self, h_prev, x):
+        return self._parts(h_prev, x)[0]
+
+    def step_with_jacobian(self, h_prev, x):
+        new, delta, change = self._parts(h_prev, x)
+        jacobian = 1 + delta * self.transition + delta * (1 - delta) * self.gate * change
+        return new, jacobian
+
+    def _parts(self, h_prev, x):
+        delta = torch.sigmoid(self.gate * h_prev)
+        change = self.transition * h_prev + x.repeat_interleave(self.n, -1)
+        return h_prev + delta * change, delta, change
+
+
+def pararnn(shape, mode):
+    """COFFEE by the Newton iterations of pararnn over all steps at once."""
+    import pararnn
+
+    _, _, dim, n = shape
+    cell = CoffeeCell(dim, n)
+    # As many iterations as it needs: three, its default, are too few.
+    config = pararnn.NewtonConfig(jacobian="analytic", max_iters=20, residual_atol=None)
+
+    def scan(inputs, transition, gate, readout, initial_state):
+        cell.transition.data, cell.gate.data = transition.flatten(), gate.flatten()
+        states = pararnn.newton_apply(cell, inputs, config, h0=initial_state.flatten(1))
+        states = states.unflatten(-1, (dim, n))
+        return (readout * states).sum(-1), states[:, -1]
+
+    def training(grads, inputs, transition, gate, readout, initial_state):
+        tensors = inputs, transition, gate, readout, initial_state
+        leaves = [x.detach().requires_grad_() for x in (inputs, readout, initial_state)]
+        inputs, readout, initial_state = leaves
+        outputs = scan(inputs, transition, gate, readout, initial_state)
+        leaves[1:1] = cell.transition, cell.gate
+        found = torch.autograd.grad(outputs, leaves, tuple(grads))
+        return *outputs, *(x.reshape(y.shape) for x, y in zip(found, tensors, strict=True))
+
+    return training if mode == "training" else reference_torch.inference(scan)

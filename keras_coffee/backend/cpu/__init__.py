@@ -1,0 +1,1 @@
+"""Kernels for a CPU, in C, for whichever framework: see compiler.py and the C files."""

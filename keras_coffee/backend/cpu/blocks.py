@@ -1,0 +1,95 @@
+"""How a scan is divided among vectors and threads: the `sizes` of common.h."""
+
+import concurrent.futures
+import ctypes
+import dataclasses
+from collections.abc import Callable
+
+# States that are worked on side by side: enough vectors to cover the latency of a step, few enough
+# for weights, sums and states to stay in the innermost cache. And lanes, of which each reads and
+# writes sequences of its own: the cache keeps only so many apart.
+_STATES = 256
+_LANES = range(32, 129)
+
+# Work worth a second thread: some hundred microseconds of it.
+_STATES_PER_THREAD = 2**18
+
+
+class Sizes(ctypes.Structure):
+    """The structure of the same name in common.h."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in ("first", "last", "sequences", "features")
+        + ("batch", "length", "dim", "states", "keep")
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """A scan over `(B, T, D)` with n states for each feature, in blocks.
+
+    The blocks depend on the sizes alone, so that results do not depend on the number of threads.
+    """
+
+    batch: int
+    length: int
+    dim: int
+    states: int
+    keep: int
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that a block should have."""
+        return min(max(_STATES // self.states, _LANES[0]), _LANES[-1])
+
+    @property
+    def features(self) -> int:
+        """Features in a block."""
+        return self.dim if self.dim <= _LANES[-1] else self.lanes
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in a block."""
+        return max(1, min(self.batch, self.lanes // self.features))
+
+    @property
+    def rows(self) -> int:
+        """Blocks of sequences."""
+        return -(-self.batch // self.sequences)
+
+    @property
+    def columns(self) -> int:
+        """Blocks of features."""
+        return -(-self.dim // self.features)
+
+    @property
+    def chunks(self) -> int:
+        """States that are kept of a sequence."""
+        return -(-self.length // self.keep) if self.keep else 0
+
+    @property
+    def kept(self) -> int:
+        """Numbers that are kept for the gradient."""
+        return self.batch * self.chunks * self.dim * self.states
+
+    def run(self, function: Callable[..., int], pointers: list[int | None], threads: int) -> None:
+        """Calls a kernel for all blocks, with the addresses of its arrays."""
+        count = self.rows * self.columns
+        work = self.batch * self.length * self.dim * self.states
+        threads = max(1, min(threads, count, work // _STATES_PER_THREAD))
+        bounds = [count * k // threads for k in range(threads + 1)]
+
+        def part(first: int, last: int) -> int:
+            own = self.sequences, self.features, *dataclasses.astuple(self)
+            sizes = ctypes.byref(Sizes(first, last, *own))
+            return function(sizes, *(ctypes.c_void_p(pointer) for pointer in pointers))
+
+        if threads == 1:
+            failures = [part(0, count)]
+        else:
+            # Threads of this call alone: they cost some microseconds, and survive no fork.
+            with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+                failures = list(pool.map(part, bounds[:-1], bounds[1:]))
+        if any(failures):
+            raise MemoryError(f"No memory for {self.keep} states of {threads} blocks.")

@@ -1,0 +1,251 @@
+/* COFFEE for a processor: one pass forward, one backward, many features side by side.
+ *
+ *   Δ = σ(w x),  x' = x + Δ (λ x + b u),  y = Σ C x',  times σ(Σ w_γ x') with an output gate
+ *
+ * Macros beside those of common.h: FEEDBACK (0 none, 1 sigmoid, 2 linear), HAS_MASK,
+ * HAS_INPUT_MATRIX, HAS_OUTPUT_GATE. Weights (W, D, n) come in the order of the equation: λ, w, C,
+ * then b and w_γ where there are any.
+ */
+#include "common.h"
+
+enum { WITHOUT, SIGMOID, LINEAR };
+enum {
+  TRANSITION,
+  GATE,
+  READOUT,
+  INPUT_MATRIX,
+  OUTPUT_GATE = INPUT_MATRIX + HAS_INPUT_MATRIX,
+  WEIGHTS = OUTPUT_GATE + HAS_OUTPUT_GATE
+};
+
+/* The update gate before the mask, and its derivative by its argument. The argument is scaled: the
+ * gate's weights are multiplied by GATE_SCALE when they are loaded. */
+#define GATE_SCALE (FEEDBACK == LINEAR ? 1 : SIGMOID_SCALE)
+
+INLINE real gate_of(real scaled) {
+  return FEEDBACK == LINEAR ? scaled : sigmoid_of_scaled(scaled);
+}
+
+INLINE real slope_of(real gate) { return FEEDBACK == LINEAR ? 1 : gate * (1 - gate); }
+
+/* Work space of a thread. */
+typedef struct {
+  real *weights, *sums;                                       /* (W, n, stride) */
+  real *state, *adjoint;                                      /* (n, stride) */
+  real *states;                                               /* (steps, n, stride), one at least */
+  real *inputs, *mask, *outputs, *gates, *grads, *grad_gates; /* (stride) */
+} space;
+
+/* NULL in `weights` if there is no memory. */
+static space allocate(const sizes *s, int64_t steps) {
+  const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
+  const int64_t total = (2 * WEIGHTS + 2 + steps) * row + 6 * stride;
+  space w;
+  w.weights = calloc(total, sizeof(real));
+  w.sums = w.weights + WEIGHTS * row;
+  w.state = w.sums + WEIGHTS * row;
+  w.adjoint = w.state + row;
+  w.inputs = w.adjoint + row;
+  w.mask = w.inputs + stride;
+  w.outputs = w.mask + stride;
+  w.gates = w.outputs + stride;
+  w.grads = w.gates + stride;
+  w.grad_gates = w.grads + stride;
+  w.states = w.grad_gates + stride;
+  return w;
+}
+
+static void load_weights(const sizes *s, block x, const real *weights, space *w) {
+  const int64_t row = s->states * x.stride;
+  for (int64_t i = 0; i < WEIGHTS; i++)
+    load_weight(s, x, weights + i * s->dim * s->states, w->weights + i * row);
+  for (int64_t k = 0; k < row; k++) w->weights[GATE * row + k] *= GATE_SCALE;
+}
+
+/* Inputs and mask of a step to the lanes. */
+INLINE void load_step(const sizes *s, block x, int64_t t, const real *inputs, const real *mask,
+                      space *w) {
+  gather(s, x, t, inputs, w->inputs);
+  if (HAS_MASK)
+    for (int64_t r = 0; r < x.rows; r++)
+      for (int64_t d = 0; d < x.width; d++)
+        w->mask[r * x.width + d] = mask[(x.b + r) * s->length + t];
+}
+
+/* The state after v. */
+INLINE real next(const real *w, int64_t row, int64_t p, real v, real source, real mask) {
+  real drive = HAS_INPUT_MATRIX ? w[INPUT_MATRIX * row + p] * source : source;
+  real delta = gate_of(w[GATE * row + p] * (FEEDBACK == WITHOUT ? source : v));
+  if (HAS_MASK) delta *= mask;
+  return v + delta * (w[TRANSITION * row + p] * v + drive);
+}
+
+/* One step, without its outputs. The state before it goes to `before`. */
+INLINE void advance(const sizes *s, block x, space *space, real *before) {
+  const int64_t row = s->states * x.stride;
+  const real *restrict u = space->inputs, *restrict m = space->mask;
+  for (int64_t j = 0; j < s->states; j++) {
+    const real *restrict w = space->weights + j * x.stride;
+    real *restrict state = space->state + j * x.stride, *restrict kept = before + j * x.stride;
+    EACH_LANE(p, x.stride) {
+      kept[p] = state[p];
+      state[p] = next(w, row, p, state[p], u[p], m[p]);
+    }
+  }
+}
+
+/* One step from `before`, with its sums Σ C x' and Σ w_γ x': `space->state` gets x', and `kept`,
+ * unless NULL, a copy of `before`. */
+INLINE void read_out(const sizes *s, block x, space *space, const real *before, real *kept) {
+  const int64_t row = s->states * x.stride;
+  const real *restrict u = space->inputs, *restrict m = space->mask;
+  real *restrict y = space->outputs, *restrict z = space->gates;
+  for (int64_t j = 0; j < s->states; j++) {
+    const real *restrict w = space->weights + j * x.stride, *from = before + j * x.stride;
+    real *state = space->state + j * x.stride, *restrict copy = kept + j * x.stride;
+    EACH_LANE(p, x.stride) {
+      real v = from[p];
+      if (kept) copy[p] = v;
+      v = next(w, row, p, v, u[p], m[p]);
+      state[p] = v;
+      y[p] = (j ? y[p] : 0) + w[READOUT * row + p] * v;
+      if (HAS_OUTPUT_GATE) z[p] = (j ? z[p] : 0) + w[OUTPUT_GATE * row + p] * v;
+    }
+  }
+}
+
+int coffee_forward(const sizes *s, const real *inputs, const real *mask, const real *weights,
+                   const real *initial_state, real *outputs, real *final_state, real *kept) {
+  unsigned mode = flush_subnormal();
+  space w = allocate(s, 1);
+  if (!w.weights) return 1;
+  for (int64_t k = s->first; k < s->last; k++) {
+    block x = block_of(s, k);
+    load_weights(s, x, weights, &w);
+    load_state(s, x, initial_state, w.state);
+    real *keep = kept + start_of_kept(s, x);
+    for (int64_t t = 0; t < s->length; t++) {
+      load_step(s, x, t, inputs, mask, &w);
+      if (s->keep && t % s->keep == 0) {
+        real *rows = rows_of_kept(x, keep, w.states);
+        read_out(s, x, &w, w.state, rows);
+        store_kept(s, x, rows, keep);
+        keep += s->states * x.lanes;
+      } else {
+        read_out(s, x, &w, w.state, NULL);
+      }
+      if (HAS_OUTPUT_GATE) {
+        EACH_LANE(p, x.stride) w.outputs[p] *= sigmoid(w.gates[p]);
+      }
+      scatter(s, x, t, w.outputs, outputs);
+    }
+    store_state(s, x, w.state, final_state);
+  }
+  free(w.weights);
+  restore_mode(mode);
+  return 0;
+}
+
+/* From the gradient of the outputs of a step those of its two sums, `grads` and `grad_gates`. */
+INLINE void split_grads(const sizes *s, block x, space *w, const real *before) {
+  read_out(s, x, w, before, NULL);
+  real *restrict g = w->grads, *restrict h = w->grad_gates;
+  EACH_LANE(p, x.stride) {
+    real gate = sigmoid(w->gates[p]);
+    h[p] = g[p] * w->outputs[p] * gate * (1 - gate);
+    g[p] *= gate;
+  }
+}
+
+/* One step back: adjoint, sums of the weights' gradients, and the gradient of the inputs. */
+INLINE void retreat(const sizes *s, block x, space *space, const real *states) {
+  if (HAS_OUTPUT_GATE) split_grads(s, x, space, states);
+  const int64_t row = s->states * x.stride;
+  const real *restrict u = space->inputs, *restrict m = space->mask;
+  const real *restrict g = space->grads, *restrict h = space->grad_gates;
+  real *restrict grad_inputs = space->outputs;
+  for (int64_t j = 0; j < s->states; j++) {
+    const real *restrict w = space->weights + j * x.stride, *restrict before = states + j * x.stride;
+    real *restrict sums = space->sums + j * x.stride;
+    real *restrict adjoint = space->adjoint + j * x.stride;
+    EACH_LANE(p, x.stride) {
+      real v = before[p], source = u[p], by = FEEDBACK == WITHOUT ? source : v;
+      real transition = w[TRANSITION * row + p], gate = w[GATE * row + p];
+      real drive = HAS_INPUT_MATRIX ? w[INPUT_MATRIX * row + p] * source : source;
+      real delta = gate_of(gate * by), slope = slope_of(delta);
+      if (HAS_MASK) delta *= m[p], slope *= m[p];
+      real change = transition * v + drive, after = v + delta * change;
+      real l = adjoint[p] + g[p] * w[READOUT * row + p];
+      if (HAS_OUTPUT_GATE) l += h[p] * w[OUTPUT_GATE * row + p];
+      real by_change = l * delta, by_argument = l * slope * change;
+      sums[TRANSITION * row + p] += by_change * v;
+      sums[GATE * row + p] += by_argument * by;
+      sums[READOUT * row + p] += g[p] * after;
+      if (HAS_OUTPUT_GATE) sums[OUTPUT_GATE * row + p] += h[p] * after;
+      real by_source = by_change;
+      if (HAS_INPUT_MATRIX) {
+        sums[INPUT_MATRIX * row + p] += by_change * source;
+        by_source *= w[INPUT_MATRIX * row + p];
+      }
+      real by_gate_input = by_argument * gate * (1 / GATE_SCALE);
+      l += by_change * transition;
+      if (FEEDBACK == WITHOUT)
+        by_source += by_gate_input;
+      else
+        l += by_gate_input;
+      adjoint[p] = l;
+      grad_inputs[p] = (j ? grad_inputs[p] : 0) + by_source;
+    }
+  }
+}
+
+/* The states before each step of a chunk, from the first of them. */
+static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *state,
+                          const real *inputs, const real *mask, space *w) {
+  const int64_t row = s->states * x.stride;
+  memcpy(w->state, load_kept(s, x, state, w->states), row * sizeof(real));
+  for (int64_t t = start; t < stop; t++) {
+    load_step(s, x, t, inputs, mask, w);
+    advance(s, x, w, w->states + (t - start) * row);
+  }
+}
+
+int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_final,
+                    const real *kept, const real *inputs, const real *mask, const real *weights,
+                    real *grad_inputs, real *grad_weights, real *grad_initial) {
+  unsigned mode = flush_subnormal();
+  space w = allocate(s, s->keep);
+  if (!w.weights) return 1;
+  for (int64_t k = s->first; k < s->last; k++) {
+    block x = block_of(s, k);
+    const int64_t row = s->states * x.stride;
+    load_weights(s, x, weights, &w);
+    load_state(s, x, grad_final, w.adjoint);
+    memset(w.sums, 0, WEIGHTS * row * sizeof(real));
+    const real *first = kept + start_of_kept(s, x);
+    for (int64_t c = chunks(s) - 1; c >= 0; c--) {
+      const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
+      const real *kept_states = first + c * s->states * x.lanes, *states = w.states;
+      if (s->keep > 1)
+        compute_again(s, x, start, stop, kept_states, inputs, mask, &w);
+      else
+        states = load_kept(s, x, kept_states, w.states);
+      if (c >= STEPS_AHEAD) prefetch(kept_states - STEPS_AHEAD * s->states * x.lanes, row);
+      for (int64_t t = stop - 1; t >= start; t--) {
+        prefetch_step(s, x, t - STEPS_AHEAD, inputs);
+        prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
+        load_step(s, x, t, inputs, mask, &w);
+        gather(s, x, t, grad_outputs, w.grads);
+        retreat(s, x, &w, states + (t - start) * row);
+        scatter(s, x, t, w.outputs, grad_inputs);
+      }
+    }
+    store_state(s, x, w.adjoint, grad_initial);
+    real *sums = grad_weights + k / columns(s) * WEIGHTS * s->dim * s->states;
+    for (int64_t i = 0; i < WEIGHTS; i++)
+      sum_weight(s, x, w.sums + i * row, sums + i * s->dim * s->states);
+  }
+  free(w.weights);
+  restore_mode(mode);
+  return 0;
+}

@@ -1,0 +1,248 @@
+/* What the kernels share: the type, exponentials that compilers vectorize, blocks of features.
+ *
+ * A kernel is compiled for the options that a program uses, given as macros. One of them is
+ * REAL_BITS, 32 or 64.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SSE__) || defined(_M_X64)
+#include <xmmintrin.h>
+#endif
+
+#if REAL_BITS == 32
+typedef float real;
+typedef int32_t integer;
+#define MANTISSA 23
+#define BIAS 127
+#define LN2_HIGH 0.693359375f
+#define LN2_LOW -2.12194440e-4f
+#define NEAREST(x) rintf(x)
+#define MAGNITUDE(x) fabsf(x)
+#else
+typedef double real;
+typedef int64_t integer;
+#define MANTISSA 52
+#define BIAS 1023
+#define LN2_HIGH 6.93147180369123816490e-01
+#define LN2_LOW 1.90821492927058770002e-10
+#define NEAREST(x) rint(x)
+#define MAGNITUDE(x) fabs(x)
+#endif
+
+#define SIMD _Pragma("omp simd")
+#define INLINE static inline __attribute__((always_inline))
+
+/* Sizes of a call; blocks.py has the same structure. Features are independent of each other and of
+ * the batch, so they are worked on in blocks of `sequences` × `features` lanes, side by side in
+ * vectors; a thread takes the blocks from `first` up to `last`. The state is kept before every
+ * `keep` steps; before none if that is 0. */
+typedef struct {
+  int64_t first, last, sequences, features;
+  int64_t batch, length, dim, states, keep;
+} sizes;
+
+/* One block: sequences from b to b + rows, features from d to d + width. In work space the rows of
+ * its lanes are `stride` apart, whole vectors; what lies in between is computed and never used. */
+typedef struct {
+  int64_t b, rows, d, width, lanes, stride;
+} block;
+
+#define VECTOR 16
+/* Whole vectors, so that the compiler writes no code for what would be left over. */
+#define EACH_LANE(p, stride)                              \
+  for (int64_t first_ = 0; first_ < (stride); first_ += VECTOR) \
+    SIMD for (int64_t p = first_; p < first_ + VECTOR; p++)
+
+INLINE int64_t whole_vectors(int64_t lanes) { return (lanes + VECTOR - 1) / VECTOR * VECTOR; }
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Blocks beside each other in a sequence. */
+INLINE int64_t columns(const sizes *s) { return (s->dim + s->features - 1) / s->features; }
+
+/* States kept of a sequence. */
+INLINE int64_t chunks(const sizes *s) { return s->keep ? (s->length + s->keep - 1) / s->keep : 0; }
+
+INLINE block block_of(const sizes *s, int64_t k) {
+  block x;
+  x.b = k / columns(s) * s->sequences;
+  x.d = k % columns(s) * s->features;
+  x.rows = least(s->sequences, s->batch - x.b);
+  x.width = least(s->features, s->dim - x.d);
+  x.lanes = x.rows * x.width;
+  x.stride = whole_vectors(x.lanes);
+  return x;
+}
+
+/* Where in the kept states those of a block begin: they lie block by block, (chunks, n, lanes). */
+INLINE int64_t start_of_kept(const sizes *s, block x) {
+  return (x.b * s->dim + x.d * x.rows) * chunks(s) * s->states;
+}
+
+/* Kept states as rows of whole vectors: where they lie if they are, else in `scratch`. */
+INLINE real *rows_of_kept(block x, real *kept, real *scratch) {
+  return x.lanes == x.stride ? kept : scratch;
+}
+
+INLINE const real *load_kept(const sizes *s, block x, const real *kept, real *scratch) {
+  if (x.lanes == x.stride) return kept;
+  for (int64_t j = 0; j < s->states; j++)
+    memcpy(scratch + j * x.stride, kept + j * x.lanes, x.lanes * sizeof(real));
+  return scratch;
+}
+
+INLINE void store_kept(const sizes *s, block x, const real *scratch, real *kept) {
+  if (x.lanes == x.stride) return;
+  for (int64_t j = 0; j < s->states; j++)
+    memcpy(kept + j * x.lanes, scratch + j * x.stride, x.lanes * sizeof(real));
+}
+
+/* Step t of (B, T, D) to and from the lanes. By loops: most rows are too short for memcpy. */
+INLINE void gather(const sizes *s, block x, int64_t t, const real *from, real *restrict to) {
+  for (int64_t r = 0; r < x.rows; r++) {
+    const real *row = from + ((x.b + r) * s->length + t) * s->dim + x.d;
+    for (int64_t d = 0; d < x.width; d++) to[r * x.width + d] = row[d];
+  }
+}
+
+INLINE void scatter(const sizes *s, block x, int64_t t, const real *from, real *restrict to) {
+  for (int64_t r = 0; r < x.rows; r++) {
+    real *restrict row = to + ((x.b + r) * s->length + t) * s->dim + x.d;
+    for (int64_t d = 0; d < x.width; d++) row[d] = from[r * x.width + d];
+  }
+}
+
+/* A hint, STEPS_AHEAD before they are needed: no processor foresees reads that go backwards. */
+INLINE void prefetch_step(const sizes *s, block x, int64_t t, const real *from) {
+  if (t < 0) return;
+  for (int64_t r = 0; r < x.rows; r++)
+    for (int64_t d = 0; d < x.width; d += VECTOR)
+      __builtin_prefetch(from + ((x.b + r) * s->length + t) * s->dim + x.d + d);
+}
+
+#define STEPS_AHEAD 4
+
+INLINE void prefetch(const real *from, int64_t count) {
+  for (int64_t k = 0; k < count; k += 64 / (int64_t)sizeof(real)) __builtin_prefetch(from + k);
+}
+
+/* States (B, D, n) to and from (n, stride). */
+INLINE void load_state(const sizes *s, block x, const real *from, real *restrict to) {
+  for (int64_t r = 0; r < x.rows; r++)
+    for (int64_t d = 0; d < x.width; d++)
+      for (int64_t j = 0; j < s->states; j++)
+        to[j * x.stride + r * x.width + d] = from[((x.b + r) * s->dim + x.d + d) * s->states + j];
+}
+
+INLINE void store_state(const sizes *s, block x, const real *from, real *restrict to) {
+  for (int64_t r = 0; r < x.rows; r++)
+    for (int64_t d = 0; d < x.width; d++)
+      for (int64_t j = 0; j < s->states; j++)
+        to[((x.b + r) * s->dim + x.d + d) * s->states + j] = from[j * x.stride + r * x.width + d];
+}
+
+/* A weight (D, n) to (n, stride), once for each sequence; and the sums of its gradients back. */
+INLINE void load_weight(const sizes *s, block x, const real *from, real *restrict to) {
+  memset(to, 0, s->states * x.stride * sizeof(real));
+  for (int64_t j = 0; j < s->states; j++)
+    for (int64_t r = 0; r < x.rows; r++)
+      for (int64_t d = 0; d < x.width; d++)
+        to[j * x.stride + r * x.width + d] = from[(x.d + d) * s->states + j];
+}
+
+INLINE void sum_weight(const sizes *s, block x, const real *from, real *restrict to) {
+  for (int64_t j = 0; j < s->states; j++)
+    for (int64_t d = 0; d < x.width; d++) {
+      real sum = 0;
+      for (int64_t r = 0; r < x.rows; r++) sum += from[j * x.stride + r * x.width + d];
+      to[(x.d + d) * s->states + j] = sum;
+    }
+}
+
+INLINE real power_of_two(integer exponent) {
+  integer bits = (exponent + BIAS) << MANTISSA;
+  real x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+/* Taylor's series of e^f for |f| ≤ ln(2) / 2. */
+INLINE real taylor(real f) {
+#if REAL_BITS == 32
+  real p = (real)1 / 5040;
+#else
+  real p = (real)1 / 6227020800;
+  p = p * f + (real)1 / 479001600;
+  p = p * f + (real)1 / 39916800;
+  p = p * f + (real)1 / 3628800;
+  p = p * f + (real)1 / 362880;
+  p = p * f + (real)1 / 40320;
+  p = p * f + (real)1 / 5040;
+#endif
+  p = p * f + (real)1 / 720;
+  p = p * f + (real)1 / 120;
+  p = p * f + (real)1 / 24;
+  p = p * f + (real)1 / 6;
+  p = p * f + (real)1 / 2;
+  p = p * f + 1;
+  return p * f + 1;
+}
+
+/* e^x to about one unit of rounding: infinite, zero and NaN where it should be. */
+INLINE real exponential(real x) {
+  /* Beyond these it is zero or infinite. Comparisons with NaN are false: it gets through. */
+  const real least_x = (BIAS + MANTISSA + 2) * (real)-0.6931471805599453;
+  const real most_x = (BIAS + 2) * (real)0.6931471805599453;
+  x = x < least_x ? least_x : x;
+  x = x > most_x ? most_x : x;
+  real power = NEAREST(x * (real)1.4426950408889634);
+  real f = (x - power * LN2_HIGH) - power * LN2_LOW;
+  power = power == power ? power : 0;
+  const real p = taylor(f);
+  /* In two factors, since 2^power alone may not be a normal number. */
+  integer whole = (integer)power, half = whole >> 1;
+  return p * power_of_two(half) * power_of_two(whole - half);
+}
+
+/* A sigmoid, to some units of rounding, of -x log2(e): that factor is multiplied into weights once.
+ * 2^t is clamped where the sigmoid is 0 or 1 to all its digits. */
+#define SIGMOID_SCALE ((real)-1.4426950408889634)
+
+INLINE real sigmoid_of_scaled(real t) {
+  const real most = BIAS / 2;
+  t = t > most ? most : t;
+  t = t < -most ? -most : t;
+  const real whole = NEAREST(t), f = (t - whole) * (real)0.6931471805599453;
+  real power = taylor(f);
+  /* Added to the exponent. The integer of NaN has no bits that would reach it. */
+  integer bits;
+  memcpy(&bits, &power, sizeof bits);
+  bits += (integer)((integer)whole * ((integer)1 << MANTISSA));
+  memcpy(&power, &bits, sizeof bits);
+  return 1 / (1 + power);
+}
+
+INLINE real sigmoid(real x) { return sigmoid_of_scaled(SIGMOID_SCALE * x); }
+
+/* Numbers below the smallest normal one are taken for zero: adjoints fade away, and arithmetic on
+ * such leftovers is a hundred times slower. Returns what `restore_mode` needs. */
+INLINE unsigned flush_subnormal(void) {
+#if defined(__SSE__) || defined(_M_X64)
+  unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | 0x8040);
+  return mode;
+#else
+  return 0;
+#endif
+}
+
+INLINE void restore_mode(unsigned mode) {
+#if defined(__SSE__) || defined(_M_X64)
+  _mm_setcsr(mode);
+#else
+  (void)mode;
+#endif
+}

@@ -1,0 +1,242 @@
+/* Selective state-space model for a processor: one pass forward, one backward.
+ *
+ *   x' = e^z x + Δ φ(z) b u,  z = λ Δ,  φ(z) = (e^z - 1) / z;  y = Σ C x'
+ *
+ * Macros beside those of common.h: IS_EULER (then 1 + z and 1 for e^z and φ), and whether b and C
+ * are (B, T, n), shared by the features, or (D, n): INPUT_VARIES, OUTPUT_VARIES.
+ */
+#include "common.h"
+
+/* Work space of a thread. */
+typedef struct {
+  real *transition, *input_matrix, *output_matrix; /* (n, stride) */
+  real *sums, *input_sums, *output_sums;           /* (n, stride) */
+  real *state, *adjoint;                           /* (n, stride) */
+  real *states;                                    /* (steps, n, stride), one at least */
+  real *inputs, *delta, *outputs, *grads;          /* (stride) */
+} space;
+
+/* NULL in `transition` if there is no memory. */
+static space allocate(const sizes *s, int64_t steps) {
+  const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
+  space w;
+  w.transition = calloc((8 + steps) * row + 4 * stride, sizeof(real));
+  w.input_matrix = w.transition + row;
+  w.output_matrix = w.input_matrix + row;
+  w.sums = w.output_matrix + row;
+  w.input_sums = w.sums + row;
+  w.output_sums = w.input_sums + row;
+  w.state = w.output_sums + row;
+  w.adjoint = w.state + row;
+  w.inputs = w.adjoint + row;
+  w.delta = w.inputs + stride;
+  w.outputs = w.delta + stride;
+  w.grads = w.outputs + stride;
+  w.states = w.grads + stride;
+  return w;
+}
+
+/* A matrix (B, T, n) at step t to (n, stride), and sums over the features back. */
+INLINE void load_matrix(const sizes *s, block x, int64_t t, const real *from, real *restrict to) {
+  for (int64_t r = 0; r < x.rows; r++)
+    for (int64_t j = 0; j < s->states; j++) {
+      const real element = from[((x.b + r) * s->length + t) * s->states + j];
+      real *restrict row = to + j * x.stride + r * x.width;
+      for (int64_t d = 0; d < x.width; d++) row[d] = element;
+    }
+}
+
+INLINE void sum_features(const sizes *s, block x, int64_t t, const real *from, real *restrict to) {
+  for (int64_t r = 0; r < x.rows; r++)
+    for (int64_t j = 0; j < s->states; j++) {
+      const real *restrict row = from + j * x.stride + r * x.width;
+      real sum = 0;
+      _Pragma("omp simd reduction(+ : sum)")
+      for (int64_t d = 0; d < x.width; d++) sum += row[d];
+      to[((x.b + r) * s->length + t) * s->states + j] = sum;
+    }
+}
+
+INLINE void load_step(const sizes *s, block x, int64_t t, const real *inputs, const real *delta,
+                      const real *input_matrix, const real *output_matrix, space *w) {
+  gather(s, x, t, inputs, w->inputs);
+  gather(s, x, t, delta, w->delta);
+  if (INPUT_VARIES) load_matrix(s, x, t, input_matrix, w->input_matrix);
+  if (OUTPUT_VARIES) load_matrix(s, x, t, output_matrix, w->output_matrix);
+}
+
+static void load_fixed(const sizes *s, block x, const real *transition, const real *input_matrix,
+                       const real *output_matrix, space *w) {
+  load_weight(s, x, transition, w->transition);
+  if (!INPUT_VARIES) load_weight(s, x, input_matrix, w->input_matrix);
+  if (!OUTPUT_VARIES) load_weight(s, x, output_matrix, w->output_matrix);
+}
+
+/* e^z, φ(z) and φ'(z), or their first order. Both forms are computed and one is taken, because a
+ * branch could not be vectorized: Taylor's series of φ for |z| < 1, the quotient elsewhere. */
+INLINE void hold(real z, real *decay, real *ratio, real *slope) {
+  if (IS_EULER) {
+    *decay = 1 + z, *ratio = 1, *slope = 0;
+    return;
+  }
+  const int terms = REAL_BITS == 32 ? 11 : 19;
+  const real e = exponential(z);
+  const int is_small = MAGNITUDE(z) < 1;
+  const real divisor = is_small ? 1 : z;
+  real near = 1, near_slope = 0;
+#pragma GCC unroll 32
+  for (int k = terms; k > 1; k--) {
+    const real part = (real)1 / k;
+    near_slope = (near + z * near_slope) * part;
+    near = 1 + z * near * part;
+  }
+  const real far = (e - 1) / divisor, far_slope = (e - far) / divisor;
+  *decay = e;
+  *ratio = is_small ? near : far;
+  *slope = is_small ? near_slope : far_slope;
+}
+
+/* One step. `before`, unless NULL, gets the state before it, and `w->outputs` Σ C x' if wanted. */
+INLINE void advance(const sizes *s, block x, space *w, real *before, int is_read) {
+  const real *restrict u = w->inputs, *restrict delta = w->delta;
+  real *restrict y = w->outputs;
+  for (int64_t j = 0; j < s->states; j++) {
+    const real *restrict transition = w->transition + j * x.stride;
+    const real *restrict input_matrix = w->input_matrix + j * x.stride;
+    const real *restrict output_matrix = w->output_matrix + j * x.stride;
+    real *restrict state = w->state + j * x.stride, *restrict copy = before + j * x.stride;
+    EACH_LANE(p, x.stride) {
+      real decay, ratio, slope, v = state[p];
+      if (before) copy[p] = v;
+      hold(transition[p] * delta[p], &decay, &ratio, &slope);
+      v = decay * v + delta[p] * ratio * input_matrix[p] * u[p];
+      state[p] = v;
+      if (is_read) y[p] = (j ? y[p] : 0) + output_matrix[p] * v;
+    }
+  }
+}
+
+int selective_forward(const sizes *s, const real *inputs, const real *delta,
+                      const real *transition, const real *input_matrix, const real *output_matrix,
+                      const real *initial_state, real *outputs, real *final_state, real *kept) {
+  unsigned mode = flush_subnormal();
+  space w = allocate(s, 1);
+  if (!w.transition) return 1;
+  for (int64_t k = s->first; k < s->last; k++) {
+    block x = block_of(s, k);
+    load_fixed(s, x, transition, input_matrix, output_matrix, &w);
+    load_state(s, x, initial_state, w.state);
+    real *keep = kept + start_of_kept(s, x);
+    for (int64_t t = 0; t < s->length; t++) {
+      load_step(s, x, t, inputs, delta, input_matrix, output_matrix, &w);
+      if (s->keep && t % s->keep == 0) {
+        real *rows = rows_of_kept(x, keep, w.states);
+        advance(s, x, &w, rows, 1);
+        store_kept(s, x, rows, keep);
+        keep += s->states * x.lanes;
+      } else {
+        advance(s, x, &w, NULL, 1);
+      }
+      scatter(s, x, t, w.outputs, outputs);
+    }
+    store_state(s, x, w.state, final_state);
+  }
+  free(w.transition);
+  restore_mode(mode);
+  return 0;
+}
+
+/* One step back. `w->outputs` gets the gradient of the inputs, `w->state` that of Δ. */
+INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
+  const real *restrict u = w->inputs, *restrict g = w->grads, *restrict delta = w->delta;
+  real *restrict grad_inputs = w->outputs, *restrict grad_delta = w->state;
+  for (int64_t j = 0; j < s->states; j++) {
+    const real *restrict before = states + j * x.stride;
+    const real *restrict transition = w->transition + j * x.stride;
+    const real *restrict input_matrix = w->input_matrix + j * x.stride;
+    const real *restrict output_matrix = w->output_matrix + j * x.stride;
+    real *restrict sums = w->sums + j * x.stride, *restrict adjoint = w->adjoint + j * x.stride;
+    real *restrict input_sums = w->input_sums + j * x.stride;
+    real *restrict output_sums = w->output_sums + j * x.stride;
+    EACH_LANE(p, x.stride) {
+      real decay, ratio, slope, v = before[p], drive = input_matrix[p] * u[p];
+      hold(transition[p] * delta[p], &decay, &ratio, &slope);
+      const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * output_matrix[p];
+      /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z. */
+      const real by_delta = l * (IS_EULER ? 1 : decay) * (transition[p] * v + drive);
+      grad_delta[p] = (j ? grad_delta[p] : 0) + by_delta;
+      sums[p] += l * delta[p] * ((IS_EULER ? 1 : decay) * v + delta[p] * slope * drive);
+      const real by_matrix = l * gain * u[p], by_output = g[p] * (decay * v + gain * drive);
+      input_sums[p] = INPUT_VARIES ? by_matrix : input_sums[p] + by_matrix;
+      output_sums[p] = OUTPUT_VARIES ? by_output : output_sums[p] + by_output;
+      grad_inputs[p] = (j ? grad_inputs[p] : 0) + l * gain * input_matrix[p];
+      adjoint[p] = l * decay;
+    }
+  }
+}
+
+/* The states before each step of a chunk, from the first of them. */
+static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *state,
+                          const real *inputs, const real *delta, const real *input_matrix,
+                          space *w) {
+  const int64_t row = s->states * x.stride;
+  memcpy(w->state, load_kept(s, x, state, w->states), row * sizeof(real));
+  for (int64_t t = start; t < stop; t++) {
+    gather(s, x, t, inputs, w->inputs);
+    gather(s, x, t, delta, w->delta);
+    if (INPUT_VARIES) load_matrix(s, x, t, input_matrix, w->input_matrix);
+    advance(s, x, w, w->states + (t - start) * row, 0);
+  }
+}
+
+/* Gradients of matrices that vary have one part for each column of blocks, (columns, B, T, n); of
+ * weights, one for each row of blocks, (rows, D, n). */
+int selective_backward(const sizes *s, const real *grad_outputs, const real *grad_final,
+                       const real *kept, const real *inputs, const real *delta,
+                       const real *transition, const real *input_matrix, const real *output_matrix,
+                       real *grad_inputs, real *grad_delta, real *grad_transition,
+                       real *grad_input_matrix, real *grad_output_matrix, real *grad_initial) {
+  unsigned mode = flush_subnormal();
+  space w = allocate(s, s->keep);
+  if (!w.transition) return 1;
+  for (int64_t k = s->first; k < s->last; k++) {
+    block x = block_of(s, k);
+    const int64_t row = s->states * x.stride;
+    const int64_t by_row = k / columns(s) * s->dim * s->states;
+    const int64_t by_column = k % columns(s) * s->batch * s->length * s->states;
+    load_fixed(s, x, transition, input_matrix, output_matrix, &w);
+    load_state(s, x, grad_final, w.adjoint);
+    memset(w.sums, 0, row * sizeof(real));
+    memset(w.input_sums, 0, row * sizeof(real));
+    memset(w.output_sums, 0, row * sizeof(real));
+    const real *first = kept + start_of_kept(s, x);
+    for (int64_t c = chunks(s) - 1; c >= 0; c--) {
+      const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
+      const real *kept_states = first + c * s->states * x.lanes, *states = w.states;
+      if (s->keep > 1)
+        compute_again(s, x, start, stop, kept_states, inputs, delta, input_matrix, &w);
+      else
+        states = load_kept(s, x, kept_states, w.states);
+      if (c >= STEPS_AHEAD) prefetch(kept_states - STEPS_AHEAD * s->states * x.lanes, row);
+      for (int64_t t = stop - 1; t >= start; t--) {
+        prefetch_step(s, x, t - STEPS_AHEAD, inputs);
+        prefetch_step(s, x, t - STEPS_AHEAD, delta);
+        prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
+        load_step(s, x, t, inputs, delta, input_matrix, output_matrix, &w);
+        gather(s, x, t, grad_outputs, w.grads);
+        retreat(s, x, &w, states + (t - start) * row);
+        scatter(s, x, t, w.outputs, grad_inputs);
+        scatter(s, x, t, w.state, grad_delta);
+        if (INPUT_VARIES) sum_features(s, x, t, w.input_sums, grad_input_matrix + by_column);
+        if (OUTPUT_VARIES) sum_features(s, x, t, w.output_sums, grad_output_matrix + by_column);
+      }
+    }
+    store_state(s, x, w.adjoint, grad_initial);
+    sum_weight(s, x, w.sums, grad_transition + by_row);
+    if (!INPUT_VARIES) sum_weight(s, x, w.input_sums, grad_input_matrix + by_row);
+    if (!OUTPUT_VARIES) sum_weight(s, x, w.output_sums, grad_output_matrix + by_row);
+  }
+  free(w.transition);
+  restore_mode(mode);
+  return 0;
+}

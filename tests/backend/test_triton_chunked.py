@@ -1,0 +1,337 @@
+"""The kernels that are parallel in time: on a card if there is one, else in Triton's interpreter.
+
+The interpreter takes milliseconds for a step of a lane, so windows are made short here.
+"""
+
+import functools
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from rounding import Rounded, assert_agrees
+from scans import coffee_arrays, cotangents_of, selective_arrays, widened
+
+if keras.backend.backend() != "torch":
+    pytest.skip("Triton kernels belong to PyTorch", allow_module_level=True)
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import torch  # noqa: E402
+
+from keras_coffee.backend.torch import triton_chunked_selective as selective  # noqa: E402
+from keras_coffee.backend.torch import triton_newton as coffee  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate")
+SELECTIVE = ("inputs", "delta", "transition", "input_matrix", "output_matrix", "initial_state")
+
+# The interpreter computes with NumPy, which warns of what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def buffers_of_nan():
+    # What a kernel forgets to write is then NaN.
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def short_windows(monkeypatch):
+    """Windows of 16 steps: eight lanes of two."""
+    monkeypatch.setattr(coffee, "_STEPS", 2)
+    monkeypatch.setattr(selective, "_STEPS", 2)
+    monkeypatch.setattr(coffee, "_tiling", lambda length, n: (8, 1))
+    monkeypatch.setattr(selective, "_tiling", lambda length, features, n: (8, 1))
+
+
+def tensor(array, dtype):
+    return torch.tensor(array, dtype=getattr(torch, dtype), device=DEVICE)
+
+
+def run_coffee(arrays, *, mask=None, feedback="sigmoid", keep=1, dtype="float32", io=None):
+    """Outputs, final state, and gradients by name."""
+    names = [name for name in WEIGHTS if name in arrays]
+    weights = torch.stack([tensor(arrays[name], dtype) for name in names])
+    inputs, state = tensor(arrays["inputs"], io or dtype), tensor(arrays["initial_state"], dtype)
+    grad_outputs, grad_final = cotangents_of(arrays)
+    mask = None if mask is None else tensor(mask, dtype)
+    options = {
+        "feedback": feedback,
+        "has_input_matrix": "input_matrix" in arrays,
+        "has_output_gate": "output_gate" in arrays,
+        "keep": keep,
+    }
+    outputs, final, kept = coffee.coffee_forward(inputs, mask, weights, state, **options)
+    count = -(-inputs.shape[1] // keep) if keep else 0
+    assert kept.shape == (count * state.numel(),)
+    gradients = {}
+    if keep:
+        by_inputs, by_weights, by_state = coffee.coffee_backward(
+            tensor(grad_outputs, io or dtype),
+            tensor(grad_final, dtype),
+            kept,
+            inputs,
+            mask,
+            weights,
+            **options,
+        )
+        gradients = dict(zip(names, by_weights, strict=True))
+        gradients |= {"inputs": by_inputs, "initial_state": by_state}
+    return outputs, final, gradients
+
+
+def run_selective(arrays, *, discretization="zoh", keep=1, dtype="float32", io=None):
+    """Outputs, final state, and gradients by name."""
+    tensors = [
+        tensor(arrays[name], (io or dtype) if name == "inputs" else dtype) for name in SELECTIVE
+    ]
+    options = {"discretization": discretization, "keep": keep}
+    outputs, final, kept = selective.selective_forward(*tensors, **options)
+    if not keep:
+        return outputs, final, {}
+    grad_outputs, grad_final = cotangents_of(arrays)
+    cotangents = tensor(grad_outputs, io or dtype), tensor(grad_final, dtype)
+    gradients = selective.selective_backward(*cotangents, kept, *tensors[:-1], **options)
+    return outputs, final, dict(zip(SELECTIVE, gradients, strict=True))
+
+
+def assert_matches(run, oracle, arrays, dtype="float32", **options):
+    wide = {name: Rounded(widened(array)) for name, array in arrays.items()}
+    expected, gradients = oracle(wide, [Rounded(widened(c)) for c in cotangents_of(arrays)])
+    outputs, final, actual = run(arrays, dtype=dtype, **options)
+    for name, x, e in zip(("outputs", "final"), (outputs, final), expected, strict=True):
+        assert_agrees(x.cpu().numpy(), e, name)
+    for name, gradient in actual.items():
+        assert_agrees(gradient.cpu().numpy(), gradients[name], f"gradient by {name}")
+
+
+def check_coffee(arrays, dtype="float32", feedback="sigmoid", **options):
+    oracle = functools.partial(oracles.coffee, feedback=feedback)
+    assert_matches(run_coffee, oracle, arrays, dtype, feedback=feedback, **options)
+
+
+def check_selective(arrays, dtype="float32", discretization="zoh", **options):
+    if discretization == "euler":
+        arrays["delta"] /= arrays["delta"].max()
+    oracle = functools.partial(oracles.selective, discretization=discretization)
+    assert_matches(run_selective, oracle, arrays, dtype, discretization=discretization, **options)
+
+
+# A window has 16 steps.
+LENGTHS = [1, 16, 17, 39]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_coffee_of_every_length(short_windows, length):
+    check_coffee(coffee_arrays((1, length, 1, 3), gate_scale=0.5, input_scale=1.0))
+
+
+@pytest.mark.parametrize(("gate_scale", "input_scale"), [(2.0, 3.0), (5.0, 3.0)])
+def test_hard_coffee(gate_scale, input_scale):
+    shape = (1, 70, 1, 1)
+    arrays = coffee_arrays(shape, gate_scale=gate_scale, input_scale=input_scale, optional=False)
+    check_coffee(arrays, "float64")
+
+
+@pytest.mark.parametrize(
+    ("feedback", "input_matrix", "output_gate"),
+    [("linear", True, False), (None, True, True), (None, False, False)],
+)
+def test_coffee_of_every_option(feedback, input_matrix, output_gate):
+    arrays = coffee_arrays((1, 9, 1, 2), gate_scale=0.05, input_scale=1.0)
+    arrays = arrays | {name: abs(arrays[name]) for name in ("gate", "initial_state")}
+    for name, is_there in (("input_matrix", input_matrix), ("output_gate", output_gate)):
+        if not is_there:
+            del arrays[name]
+    check_coffee(arrays, "float64", feedback)
+
+
+def test_coffee_computes_again_what_was_not_kept():
+    check_coffee(coffee_arrays((1, 22, 1, 2), gate_scale=0.5, input_scale=1.0), keep=4)
+
+
+def test_without_gradients_nothing_is_kept():
+    for run, arrays in (
+        (run_coffee, coffee_arrays((1, 5, 1, 2))),
+        (run_selective, selective_arrays((1, 5, 1, 2))),
+    ):
+        for actual, expected in zip(run(arrays, keep=0)[:2], run(arrays)[:2], strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_each_step_of_coffee_follows_from_the_one_before():
+    # With n = 1 and C = 1 outputs are states.
+    arrays = coffee_arrays((1, 200, 1, 1), gate_scale=5.0, optional=False)
+    arrays["readout"][:] = 1
+    outputs, final, _ = run_coffee(arrays, keep=0)
+    outputs = outputs.cpu().numpy().astype("float64")
+    np.testing.assert_array_equal(final.cpu().numpy()[..., 0], outputs[:, -1])
+    states = np.concatenate([arrays["initial_state"][:, None], outputs[..., None]], 1)
+    wide = {name: widened(array) for name, array in arrays.items()}
+    expected = oracles.coffee_step(wide, states[:, :-1], wide["inputs"][..., None])
+    error = abs(states[:, 1:] - expected) / np.maximum(1, abs(expected))
+    assert error.max() <= 16 * 2.0**-23
+
+
+def test_masked_steps_of_coffee_are_left_out(short_windows):
+    arrays = coffee_arrays((1, 23, 1, 2), gate_scale=0.5, input_scale=1.0)
+    mask = np.ones((1, 23))
+    mask[0, [0, 5, 6, 15, 16, 22]] = 0
+    taken = mask[0] == 1
+    _, final, gradients = run_coffee(arrays, mask=mask, dtype="float64")
+    short = arrays | {"inputs": arrays["inputs"][:, taken]}
+    _, expected_final, _ = run_coffee(short, dtype="float64")
+    torch.testing.assert_close(final, expected_final, rtol=1e-13, atol=0)
+    by_inputs = gradients["inputs"][0, :, 0].cpu().numpy()
+    np.testing.assert_array_equal(by_inputs[~taken], 0)
+    assert (by_inputs[taken] != 0).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_in_coffee_stays_in_its_sequence(short_windows, value):
+    arrays = coffee_arrays((2, 12, 1, 2), gate_scale=0.5, input_scale=1.0)
+    clean_outputs, clean_final, clean = run_coffee(arrays)
+    arrays["inputs"][1, 9] = value
+    outputs, final, gradients = run_coffee(arrays)
+    torch.testing.assert_close(outputs[0], clean_outputs[0], rtol=0, atol=0)
+    torch.testing.assert_close(final[0], clean_final[0], rtol=0, atol=0)
+    torch.testing.assert_close(gradients["inputs"][0], clean["inputs"][0], rtol=0, atol=0)
+    torch.testing.assert_close(outputs[1, :9], clean_outputs[1, :9])
+    assert not outputs[1, 9:].isfinite().any()
+    assert not final[1].isfinite().any()
+    assert not gradients["inputs"][1, :8].isfinite().any()
+
+
+def test_coffee_is_right_where_iterates_leave_the_range(short_windows):
+    # Held at 1, which the guess does, states grow a thousandfold each step, and their product is
+    # infinite. In truth the first step throws them below zero, where the gate is shut.
+    arrays = coffee_arrays((1, 39, 1, 1), optional=False)
+    for name, value in (("initial_state", 1), ("gate", 50), ("transition", 1e3), ("readout", 1)):
+        arrays[name][:] = value
+    arrays["inputs"][:, 0] = -3e3
+    outputs, final, _ = run_coffee(arrays, keep=0)
+    np.testing.assert_array_equal(outputs.cpu().numpy(), np.full((1, 39, 1), -1999))
+    np.testing.assert_array_equal(final.cpu().numpy(), np.full((1, 1, 1), -1999))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_selective_scan_of_every_length(short_windows, length):
+    check_selective(selective_arrays((1, length, 3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("discretization", "varying"),
+    [("zoh", (True, False)), ("zoh", (False, True)), ("euler", (False, False))],
+)
+def test_selective_scan_of_every_option(discretization, varying):
+    arrays = selective_arrays((2, 9, 1, 2), varying=varying)
+    check_selective(arrays, "float64", discretization)
+
+
+def test_selective_scan_of_many_features_and_one_state():
+    check_selective(selective_arrays((1, 3, 5, 1)))
+
+
+def test_selective_scan_computes_again_what_was_not_kept():
+    check_selective(selective_arrays((1, 22, 2, 2)), keep=4)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_in_a_selective_scan_stays_in_its_feature(short_windows, value):
+    arrays = selective_arrays((1, 12, 2, 2))
+    clean = run_selective(arrays)
+    arrays["inputs"][0, 9, 1] = value
+    outputs, final, gradients = run_selective(arrays)
+    torch.testing.assert_close(outputs[..., 0], clean[0][..., 0], rtol=0, atol=0)
+    torch.testing.assert_close(outputs[:, :9], clean[0][:, :9], rtol=1e-5, atol=1e-5)
+    assert not outputs[0, 9:, 1].isfinite().any()
+    assert not final[0, 1].isfinite().any()
+    by_inputs, expected = gradients["inputs"][..., 0], clean[2]["inputs"][..., 0]
+    torch.testing.assert_close(by_inputs, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_products_that_leave_the_range_do_not_reach_the_result(short_windows):
+    # Decays of e^50 while the states are zero: infinity times zero in a scan of products.
+    arrays = selective_arrays((1, 39, 1, 1), varying=(False, True))
+    for name in ("inputs", "initial_state"):
+        arrays[name][:] = 0
+    arrays["transition"][0] = 1
+    arrays["delta"][:] = 50.0
+    arrays["delta"][:, 20:, 0] = 0.5
+    arrays["inputs"][:, 30:] = 1
+    outputs, final, _ = run_selective(arrays, keep=0)
+    wide = {name: widened(array) for name, array in arrays.items()}
+    (expected, last), _ = oracles.selective(wide, map(widened, cotangents_of(arrays)))
+    np.testing.assert_allclose(outputs[..., 0].cpu(), expected[..., 0], rtol=1e-4)
+    np.testing.assert_allclose(final[:, 0].cpu(), last[:, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("io", ["bfloat16", "float16"])
+def test_low_precision_is_that_of_inputs_and_outputs_alone(short_windows, io):
+    for run, arrays in (
+        (run_coffee, coffee_arrays((1, 9, 1, 2), gate_scale=0.5, input_scale=1.0)),
+        (run_selective, selective_arrays((1, 9, 2, 2), input_scale=1.0)),
+    ):
+        rounded = tensor(arrays["inputs"], io).float().cpu().numpy()
+        outputs, final, gradients = run(arrays, io=io)
+        expected, expected_final, _ = run(arrays | {"inputs": rounded})
+        assert outputs.dtype == gradients["inputs"].dtype == getattr(torch, io)
+        torch.testing.assert_close(final, expected_final, rtol=0, atol=0)
+        # The interpreter rounds towards zero.
+        torch.testing.assert_close(outputs.float(), expected, rtol=2.0**-7, atol=1e-6)
+        others = [g.dtype for name, g in gradients.items() if name != "inputs"]
+        assert set(others) == {torch.float32}
+
+
+def test_no_sequences():
+    for run, arrays in (
+        (run_coffee, coffee_arrays((0, 5, 2, 2))),
+        (run_selective, selective_arrays((0, 5, 2, 2))),
+    ):
+        outputs, final, gradients = run(arrays)
+        assert outputs.shape == (0, 5, 2)
+        assert final.shape == (0, 2, 2)
+        for name, gradient in gradients.items():
+            assert gradient.shape == arrays[name].shape
+            assert not gradient.any()
+
+
+COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from keras_coffee.backend.torch import triton_chunked_selective as selective
+from keras_coffee.backend.torch import triton_newton as coffee
+
+def compile(kernel, **constants):
+    constants |= {"N": 2, "LANES": 32, "GROUP": 1}
+    signature = {name: "*fp32" for name in kernel.arg_names}
+    signature |= {name: "i32" for name in ("length", "dim", "n", "steps", "keep")}
+    signature |= {name: "*bf16" for name in signature if name in ("inputs", "outputs")}
+    signature |= {name: "constexpr" for name in constants}
+    source = ASTSource(kernel, signature, constants)
+    options = {"num_warps": 2}
+    print(len(triton.compile(source, GPUTarget("cuda", 90, 32), options).asm["cubin"]))
+
+weights = {"HAS_INPUT_MATRIX": False, "HAS_OUTPUT_GATE": True, "FEEDBACK": "sigmoid"}
+compile(coffee._forward, KEEP=0, TOLERANCE=1e-6, **weights)
+compile(coffee._backward, KEEP=1, mask=None, scratch=None, **weights)
+matrices = {"FLAGS": (True, True, False)}
+compile(selective._forward, KEEP=2, G=1, **matrices)
+compile(selective._backward, KEEP=1, G=2, scratch=None, **matrices)
+"""
+
+
+def test_kernels_compile_for_a_card():
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    result = subprocess.run(
+        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert len([int(size) for size in result.stdout.split()]) == 4
