@@ -50,7 +50,7 @@ def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: st
             "part, or complex inputs to linear_scan."
         )
     check_shape(tensor, shape, name, str(shape).replace("None", "any"))
-    return ops.cast(tensor, dtype)
+    return tensor if _dtype(tensor) == dtype else ops.cast(tensor, dtype)
 
 
 def as_transition(value: Any, inputs: Tensor, dtype: str) -> Tensor:

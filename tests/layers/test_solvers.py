@@ -52,7 +52,7 @@ def test_training_is_the_same(layer, solver):
     histories, x, y = [], *data()
     x[1, 12:] = 0  # masked
     for model in pair(layer, solver):
-        model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        model.compile(keras.optimizers.SGD(0.01), loss="mse")
         history = model.fit(x, y, batch_size=4, epochs=4, verbose=0, shuffle=False).history["loss"]
         histories.append([*history, *model.predict(x, verbose=0).ravel()])
     np.testing.assert_allclose(*histories, rtol=1e-4, atol=1e-5)

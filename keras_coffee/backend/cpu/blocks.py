@@ -8,7 +8,7 @@ from collections.abc import Callable
 # States that are worked on side by side: enough vectors to cover the latency of a step, few enough
 # for weights, sums and states to stay in the innermost cache. And lanes, of which each reads and
 # writes sequences of its own: the cache keeps only so many apart.
-_STATES = 256
+_STATES = 512
 _LANES = range(32, 129)
 
 # Work worth a second thread: some hundred microseconds of it.
@@ -73,6 +73,12 @@ class Blocks:
         """Numbers that are kept for the gradient."""
         return self.batch * self.chunks * self.dim * self.states
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What follows `first` and `last` in `Sizes`."""
+        whole = self.batch, self.length, self.dim, self.states, self.keep
+        return self.sequences, self.features, *whole
+
     def run(self, function: Callable[..., int], pointers: list[int | None], threads: int) -> None:
         """Calls a kernel for all blocks, with the addresses of its arrays."""
         count = self.rows * self.columns
@@ -81,9 +87,8 @@ class Blocks:
         bounds = [count * k // threads for k in range(threads + 1)]
 
         def part(first: int, last: int) -> int:
-            own = self.sequences, self.features, *dataclasses.astuple(self)
-            sizes = ctypes.byref(Sizes(first, last, *own))
-            return function(sizes, *(ctypes.c_void_p(pointer) for pointer in pointers))
+            sizes = ctypes.byref(Sizes(first, last, *self.sizes))
+            return function(sizes, *map(ctypes.c_void_p, pointers))
 
         if threads == 1:
             failures = [part(0, count)]

@@ -116,9 +116,10 @@ INLINE void read_out(const sizes *s, block x, space *space, const real *before, 
 
 int coffee_forward(const sizes *s, const real *inputs, const real *mask, const real *weights,
                    const real *initial_state, real *outputs, real *final_state, real *kept) {
-  unsigned mode = flush_subnormal();
   space w = allocate(s, 1);
   if (!w.weights) return 1;
+  prefer_large_pages_for_kept(s, kept);
+  unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     load_weights(s, x, weights, &w);
@@ -213,9 +214,9 @@ static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, 
 int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_final,
                     const real *kept, const real *inputs, const real *mask, const real *weights,
                     real *grad_inputs, real *grad_weights, real *grad_initial) {
-  unsigned mode = flush_subnormal();
-  space w = allocate(s, s->keep);
+  space w = allocate(s, least(s->keep, s->length));
   if (!w.weights) return 1;
+  unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     const int64_t row = s->states * x.stride;

@@ -22,7 +22,7 @@ _SOURCES = Path(__file__).parent
 
 _FLAGS = (
     "-O3",
-    "-std=c11",
+    "-std=gnu11",
     "-fPIC",
     "-shared",
     "-fopenmp-simd",  # loops that say so are vectorized; no threads

@@ -119,9 +119,10 @@ INLINE void advance(const sizes *s, block x, space *w, real *before, int is_read
 int selective_forward(const sizes *s, const real *inputs, const real *delta,
                       const real *transition, const real *input_matrix, const real *output_matrix,
                       const real *initial_state, real *outputs, real *final_state, real *kept) {
-  unsigned mode = flush_subnormal();
   space w = allocate(s, 1);
   if (!w.transition) return 1;
+  prefer_large_pages_for_kept(s, kept);
+  unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     load_fixed(s, x, transition, input_matrix, output_matrix, &w);
@@ -196,9 +197,9 @@ int selective_backward(const sizes *s, const real *grad_outputs, const real *gra
                        const real *transition, const real *input_matrix, const real *output_matrix,
                        real *grad_inputs, real *grad_delta, real *grad_transition,
                        real *grad_input_matrix, real *grad_output_matrix, real *grad_initial) {
-  unsigned mode = flush_subnormal();
-  space w = allocate(s, s->keep);
+  space w = allocate(s, least(s->keep, s->length));
   if (!w.transition) return 1;
+  unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     const int64_t row = s->states * x.stride;

@@ -1,6 +1,5 @@
 """The kernels of `backend/cpu` as custom calls of XLA."""
 
-import dataclasses
 import pathlib
 
 import jax
@@ -65,8 +64,7 @@ def _call(library, direction, blocks, shapes, tensors):
     function = getattr(library, f"{direction}_call")
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
     types = [jax.ShapeDtypeStruct(shape, tensors[0].dtype) for shape in shapes]
-    sizes = blocks.sequences, blocks.features, *dataclasses.astuple(blocks)
-    return jax.ffi.ffi_call(name, types)(*tensors, sizes=np.array(sizes, "int64"))
+    return jax.ffi.ffi_call(name, types)(*tensors, sizes=np.array(blocks.sizes, "int64"))
 
 
 def _blocks(inputs, weights, keep):

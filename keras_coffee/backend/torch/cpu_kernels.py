@@ -6,6 +6,7 @@ from keras_coffee.backend.cpu import compiler
 from keras_coffee.backend.cpu.blocks import Blocks
 
 
+@torch.compiler.assume_constant_result
 def is_available():
     """Whether there is a compiler for them."""
     return compiler.is_available("coffee.c", **_coffee_macros(torch.float32))

@@ -33,20 +33,33 @@ def selective_backward(grad_outputs, grad_final, kept, inputs, delta, transition
 
 
 def _coffee_kernels(inputs, weights):
-    return _module({"sequential": "triton_coffee", "parallel": "triton_newton"}, inputs, weights)
+    modules = {"sequential": "triton_coffee", "parallel": "triton_newton"}
+    return _module("coffee", modules, inputs, weights)
 
 
 def _selective_kernels(inputs, transition):
     modules = {"sequential": "triton_selective", "parallel": "triton_chunked_selective"}
-    return _module(modules, inputs, transition)
+    return _module("selective", modules, inputs, transition)
 
 
-def _module(modules, inputs, weights):
+def _module(recurrence, modules, inputs, weights):
     batch, length, dim = inputs.shape
-    name = modules[kind(length, batch * dim * weights.shape[-1])]
+    name = modules[kind(recurrence, length, batch * dim, weights.shape[-1])]
     return importlib.import_module(f"keras_coffee.backend.torch.{name}")
 
 
-def kind(length, states):
-    """`"sequential"` in time, or `"parallel"`, for a length and the states of all features."""
-    return "sequential"
+def kind(recurrence, length, pairs, n):
+    """`"sequential"` in time, or `"parallel"`, for pairs of sequence and feature with n states.
+
+    Parallel kernels do more work, so they pay where there is too little of it to fill a card, and
+    where time is long enough to be cut up. The bounds are estimates, from counting instructions:
+    nothing was timed on a card yet. The gradient must be computed by the kind that kept the states,
+    so only what both passes know may decide.
+    """
+    if recurrence == "coffee":
+        # Newton's method takes some passes over the states, and their number counts.
+        is_parallel = length >= 1024 and pairs * n <= 2048
+    else:
+        # One pass more, whatever the data.
+        is_parallel = length >= 512 and pairs <= 256
+    return "parallel" if is_parallel else "sequential"
