@@ -49,8 +49,7 @@ $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
 
 # Side by side with other implementations, installed here without what they depend on beyond this.
 # DEER is on no registry; where its repository is out of reach, its tests skip and say so.
-PEERS := pararnn-torch==0.17.4 safetensors "triton>=3.6,<3.7" \
-	optimistix lineax equinox jaxtyping wadler_lindig
+PEERS := pararnn-torch safetensors optimistix lineax equinox jaxtyping wadler_lindig
 DEER := git+https://github.com/machine-discovery/deer@409140f
 
 test-peers: .venv/installed-peers
@@ -80,7 +79,7 @@ $(BACKENDS:%=bench-%): bench-%: .venv/installed-bench
 
 # Where the peers cannot be installed, their rows are left out and say so.
 .venv/installed-bench: .venv/installed-dev
-	-$(INSTALL) --editable ".[bench]"
+	-$(INSTALL) --no-deps mambapy pararnn-torch safetensors
 	touch $@
 
 $(RUN):

@@ -1,3 +1,5 @@
+import os
+
 import hypothesis
 import keras
 
@@ -15,3 +17,6 @@ if keras.config.backend() == "torch":
 
     # Threads that wait for a busy core make small operations ten to a hundred times slower.
     torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        # Read when Triton is imported: its kernels run in an interpreter.
+        os.environ.setdefault("TRITON_INTERPRET", "1")

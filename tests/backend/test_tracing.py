@@ -196,3 +196,22 @@ def test_second_derivatives_are_refused(scan):
     inputs, delta = (torch.tensor(x, requires_grad=True) for x in sequences(2, 5))
     with pytest.raises(NotImplementedError, match="no second derivatives on PyTorch. Leave out"):
         torch.autograd.grad((scan(inputs, delta) ** 2).sum(), inputs, create_graph=True)
+
+
+@only_on("jax")
+@pytest.mark.parametrize("power", [1, 2])
+def test_second_derivatives_through_a_parallel_solver_are_refused(power):
+    # The Jacobians are constants there: it came out as 0 in silence, even of a sum.
+    import jax
+
+    decay, inputs = np.full((1, 4, 1), 0.5, "float32"), np.ones((1, 4, 1), "float32")
+
+    def slope(solver):
+        def loss(a):
+            return (linear_scan(decay * a, inputs, solver=solver) ** power).sum()
+
+        return jax.jit(jax.grad(jax.grad(loss)))(1.0)
+
+    assert slope("sequential") > 1
+    with pytest.raises(NotImplementedError, match="have no second derivatives. Use solver="):
+        slope("associative")

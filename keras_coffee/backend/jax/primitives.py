@@ -27,12 +27,27 @@ def implicit_states(adjoint, states, jacobian, drive, initial_state):
 
 
 def _implicit_forward(adjoint, states, jacobian, drive, initial_state):
-    return states, jacobian
+    # Of the drive nothing but that it is differentiated: the Jacobian is a constant.
+    return states, (jacobian, drive[:, :0])
 
 
-def _implicit_backward(adjoint, jacobian, grad_states):
+def _implicit_backward(adjoint, residuals, grad_states):
+    jacobian, witness = residuals
     nothing = jnp.zeros_like(grad_states), jnp.zeros_like(jacobian)
-    return *nothing, *adjoint(jacobian, grad_states)
+    return *nothing, *_differentiated_once(witness, *adjoint(jacobian, grad_states))
+
+
+@jax.custom_jvp
+def _differentiated_once(witness, *grads):
+    return grads
+
+
+@_differentiated_once.defjvp
+def _refuse_second_derivatives(primals, tangents):
+    raise NotImplementedError(
+        "Parallel solvers of keras_coffee have no second derivatives. Use solver='sequential', "
+        "which has them on JAX."
+    )
 
 
 implicit_states.defvjp(_implicit_forward, _implicit_backward)
