@@ -1,6 +1,12 @@
 import os
+import shutil
 
 import hypothesis
+
+if shutil.which("nvidia-smi") is None:
+    # Read when Triton is imported, which PyTorch may do: its kernels run in an interpreter.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import keras
 
 # Failures print what reproduces them; nothing is kept from run to run.
@@ -17,6 +23,3 @@ if keras.config.backend() == "torch":
 
     # Threads that wait for a busy core make small operations ten to a hundred times slower.
     torch.set_num_threads(1)
-    if not torch.cuda.is_available():
-        # Read when Triton is imported: its kernels run in an interpreter.
-        os.environ.setdefault("TRITON_INTERPRET", "1")

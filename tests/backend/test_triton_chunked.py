@@ -306,8 +306,8 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from keras_coffee.backend.torch import triton_chunked_selective as selective
-from keras_coffee.backend.torch import triton_newton as coffee
+from keras_coffee.backend.torch import triton_chunked_selective_kernels as selective
+from keras_coffee.backend.torch import triton_newton_kernels as coffee
 
 def compile(kernel, **constants):
     constants |= {"N": 2, "LANES": 32, "GROUP": 1}
@@ -320,11 +320,11 @@ def compile(kernel, **constants):
     print(len(triton.compile(source, GPUTarget("cuda", 90, 32), options).asm["cubin"]))
 
 weights = {"HAS_INPUT_MATRIX": False, "HAS_OUTPUT_GATE": True, "FEEDBACK": "sigmoid"}
-compile(coffee._forward, KEEP=0, TOLERANCE=1e-6, **weights)
-compile(coffee._backward, KEEP=1, mask=None, scratch=None, **weights)
+compile(coffee.forward, KEEP=0, TOLERANCE=1e-6, **weights)
+compile(coffee.backward, KEEP=1, mask=None, scratch=None, **weights)
 matrices = {"FLAGS": (True, True, False)}
-compile(selective._forward, KEEP=2, G=1, **matrices)
-compile(selective._backward, KEEP=1, G=2, scratch=None, **matrices)
+compile(selective.forward, KEEP=2, G=1, **matrices)
+compile(selective.backward, KEEP=1, G=2, scratch=None, **matrices)
 """
 
 

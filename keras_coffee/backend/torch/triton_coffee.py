@@ -130,7 +130,7 @@ def _forward(
         dim, pairs, n, N, P, ALL_STATES, ALL_PAIRS
     )
     is_number = is_state & is_pair[None, :]
-    w = _weights(weights, dim, n, feature, is_number, HAS_INPUT_MATRIX, HAS_OUTPUT_GATE, N)
+    w = load_weights(weights, dim, n, feature, is_number, HAS_INPUT_MATRIX, HAS_OUTPUT_GATE, N)
     state = tl.load(initial_state + at, mask=is_number, other=0.0)
     features = sequence * length * dim + feature
     steps = (inputs + features, mask + sequence * length, outputs + features)
@@ -192,7 +192,7 @@ def _places(
 
 
 @triton.jit
-def _weights(
+def load_weights(
     weights,
     dim,
     n,
@@ -249,18 +249,18 @@ def _run(
             is_step = t < stop
             if KEEP:
                 tl.store(kept + (t - first) * slab, state, mask=is_number & is_step)
-            delta, change = _gate_and_change(state, sources_now[i], w, FEEDBACK, HAS_INPUT_MATRIX)
+            delta, change = gate_and_change(state, sources_now[i], w, FEEDBACK, HAS_INPUT_MATRIX)
             if HAS_MASK:
                 delta *= holds_now[i][None, :]
             state = tl.where(is_step, state + delta * change, state)
             if READ:
-                y = _read(state, w, is_state, HAS_OUTPUT_GATE).to(outputs.dtype.element_ty)
+                y = read(state, w, is_state, HAS_OUTPUT_GATE).to(outputs.dtype.element_ty)
                 tl.store(outputs + t * dim, y, mask=is_pair & is_step)
     return state
 
 
 @triton.jit
-def _gate_and_change(state, source, w, FEEDBACK: tl.constexpr, HAS_INPUT_MATRIX: tl.constexpr):
+def gate_and_change(state, source, w, FEEDBACK: tl.constexpr, HAS_INPUT_MATRIX: tl.constexpr):
     """Δ, and λ x + b u."""
     transition, gate, input_matrix = w[0], w[1], w[3]
     source = source.to(state.dtype)[None, :]
@@ -275,7 +275,7 @@ def _gate_and_change(state, source, w, FEEDBACK: tl.constexpr, HAS_INPUT_MATRIX:
 
 
 @triton.jit
-def _read(state, w, is_state, HAS_OUTPUT_GATE: tl.constexpr):
+def read(state, w, is_state, HAS_OUTPUT_GATE: tl.constexpr):
     readout, output_gate = w[2], w[4]
     outputs = sum_of_states(readout * state, is_state)
     if HAS_OUTPUT_GATE:
@@ -321,7 +321,7 @@ def _backward(
         dim, pairs, n, N, P, ALL_STATES, ALL_PAIRS
     )
     is_number = is_state & is_pair[None, :]
-    w = _weights(weights, dim, n, feature, is_number, HAS_INPUT_MATRIX, HAS_OUTPUT_GATE, N)
+    w = load_weights(weights, dim, n, feature, is_number, HAS_INPUT_MATRIX, HAS_OUTPUT_GATE, N)
     features = sequence * length * dim + feature
     steps = (inputs + features, mask + sequence * length, grad_inputs + features)
     steps = steps + (grad_outputs + features,)
@@ -423,7 +423,7 @@ def _run_back(
             t = last - start - i
             is_step = t > end
             hold = holds_now[i][None, :] if HAS_MASK else is_step.to(adjoint.dtype)
-            adjoint, sums, grad_source = _step_back(
+            adjoint, sums, grad_source = step_back(
                 adjoint,
                 sums,
                 befores_now[i],
@@ -442,7 +442,7 @@ def _run_back(
 
 
 @triton.jit
-def _step_back(
+def step_back(
     adjoint,
     sums,
     state,
@@ -461,7 +461,7 @@ def _step_back(
     """
     transition, gate, readout, input_matrix, output_gate = w
     by_transition, by_gate, by_readout, by_input, by_output = sums
-    delta, change = _gate_and_change(state, source, w, FEEDBACK, HAS_INPUT_MATRIX)
+    delta, change = gate_and_change(state, source, w, FEEDBACK, HAS_INPUT_MATRIX)
     # Of the new state by the argument of the gate.
     slope = change
     if FEEDBACK != "linear":
