@@ -49,7 +49,7 @@ def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: st
             f"`{name}` must be real, received dtype {_dtype(tensor)}. Pass its real or imaginary "
             "part, or complex inputs to linear_scan."
         )
-    check_shape(tensor, shape, name, str(shape).replace("None", "any"))
+    check_shape(tensor, shape, name)
     return tensor if _dtype(tensor) == dtype else ops.cast(tensor, dtype)
 
 
@@ -73,13 +73,16 @@ def as_initial_state(value: Any, like: Tensor, transition: Tensor) -> Tensor:
     return ops.zeros_like(like[:, 0, :, None] * transition)
 
 
-def check_shape(x: Tensor, shape: tuple[int | None, ...], name: str, expected: str) -> None:
+def check_shape(
+    x: Tensor, shape: tuple[int | None, ...], name: str, expected: str | None = None
+) -> None:
     """Raises unless `x` has the given shape; None, on either side, matches anything."""
     actual = tuple(x.shape)
     same = len(actual) == len(shape) and all(
         a is None or e is None or a == e for a, e in zip(actual, shape, strict=True)
     )
     if not same:
+        expected = expected or str(shape).replace("None", "any")
         raise ValueError(f"`{name}` must have shape {expected}, received {actual}.")
 
 

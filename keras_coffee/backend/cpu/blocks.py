@@ -8,7 +8,7 @@ from collections.abc import Callable
 # States that are worked on side by side: enough vectors to cover the latency of a step, few enough
 # for weights, sums and states to stay in the innermost cache. And lanes, of which each reads and
 # writes sequences of its own: the cache keeps only so many apart.
-_STATES = 512
+_STATES = 256
 _LANES = range(32, 129)
 
 # Work worth a second thread: some hundred microseconds of it.

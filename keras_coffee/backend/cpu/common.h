@@ -3,6 +3,11 @@
  * A kernel is compiled for the options that a program uses, given as macros. One of them is
  * REAL_BITS, 32 or 64.
  */
+#if defined(__GNUC__) && !defined(__clang__)
+/* Or rows of a few numbers are copied by a call. */
+#pragma GCC optimize("no-tree-loop-distribute-patterns")
+#endif
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

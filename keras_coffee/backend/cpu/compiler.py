@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,6 @@ _FLAGS = (
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fno-tree-loop-distribute-patterns",  # or rows of a few numbers are copied by a call
 )
 # The numbers that the macro FEEDBACK of coffee.c takes.
 FEEDBACKS = {None: 0, "sigmoid": 1, "linear": 2}
@@ -75,16 +75,19 @@ def library(source: str, include: str | None = None, /, **macros: int) -> ctypes
         failure = _compile([*command, *flags, str(_SOURCES / source), "-lm"], path)
         if failure:
             raise CompilationError(f"{' '.join(command)} failed: {failure}")
-    return ctypes.CDLL(str(path))
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:  # broken, or in a folder that nothing may be run from
+        raise CompilationError(f"a compiled kernel can't be loaded: {error}") from error
 
 
 @functools.cache
 def compiler() -> tuple[str, ...] | None:
     """The command that compiles C: $CC, the system's, or that of the package `ziglang`."""
-    chosen = os.environ.get("CC")
-    for name in (chosen,) if chosen else ("cc", "gcc", "clang"):
-        if shutil.which(name.split()[0]):
-            return tuple(name.split())
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for command in [chosen] if chosen else [["cc"], ["gcc"], ["clang"]]:
+        if shutil.which(command[0]):
+            return tuple(command)
     if importlib.util.find_spec("ziglang"):
         return sys.executable, "-m", "ziglang", "cc"
     return None
@@ -96,9 +99,13 @@ def _compile(command: list[str], path: Path) -> str | None:
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".so", delete=False) as file:
         target = Path(file.name)
     try:
-        done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
+        # Zig builds its runtime first, in a cache of its own that must be writable as well.
+        environment = {"ZIG_GLOBAL_CACHE_DIR": str(path.parent / "zig"), **os.environ}
+        done = subprocess.run(
+            [*command, "-o", str(target)], env=environment, capture_output=True, text=True
+        )
         if done.returncode:
-            return done.stderr.strip()[-500:]
+            return done.stderr.strip()[-500:] or f"exit status {done.returncode}"
         target.replace(path)
     except OSError as error:
         return str(error)
@@ -126,13 +133,13 @@ def _processor() -> str:
 @functools.cache
 def _folder() -> Path:
     """Where compiled kernels are kept; one of this process alone if there is no other."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(cache) / "keras_coffee"
     try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(cache) / "keras_coffee"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         temporary = tempfile.TemporaryDirectory(prefix="keras_coffee-")
         _kept_until_the_end.append(temporary)
         return Path(temporary.name)

@@ -1,7 +1,5 @@
 """Scans for PyTorch, and which implementation runs one."""
 
-import math
-
 import torch
 
 from keras_coffee.backend.torch import cpu_kernels, eager, gpu_kernels, operators
@@ -91,7 +89,13 @@ def _steps_between_kept_states(tensors, recompute):
     needed = any(x is not None and x.requires_grad for x in tensors)
     if not (needed and torch.is_grad_enabled()):
         return 0
-    return max(1, math.isqrt(int(tensors[0].shape[1]))) if recompute else 1
+    if not recompute:
+        return 1
+    # Counted, because `torch.compile` has no roots of a length that it does not know.
+    keep = 1
+    while (keep + 1) ** 2 <= tensors[0].shape[1]:
+        keep += 1
+    return keep
 
 
 def linear_scan(decay, inputs, initial_state, *, reverse):

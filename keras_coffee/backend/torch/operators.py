@@ -117,6 +117,8 @@ def _selective_gradients(ctx, grad_outputs, grad_final, _):
 
 def _gradients(ctx, backward, grad_outputs, grad_final):
     refuse_second_derivatives()
+    if not ctx.options["keep"]:
+        raise ValueError("Called with keep=0, which keeps no states for a gradient.")
     # Read once: hooks unpack each tensor at every reading, and those of checkpoints only once.
     kept, inputs, *others = ctx.saved_tensors
     if grad_outputs is None:

@@ -1,0 +1,248 @@
+"""Kernels in C are compiled once, where they can be, and divided into blocks that cover all."""
+
+import ctypes
+import importlib.util
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_coffee.backend.cpu import blocks, compiler
+from keras_coffee.backend.cpu.blocks import Blocks, Sizes
+
+MACROS = {"REAL_BITS": 32, "IS_EULER": 1, "INPUT_VARIES": 0, "OUTPUT_VARIES": 0}
+# What is compiled here is not run.
+QUICK = ("-O0", "-fPIC", "-shared")
+CACHES = [
+    getattr(compiler, name) for name in ("compiler", "is_available", "library", "_folder", "_warn")
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(monkeypatch, tmp_path):
+    """As in a new process, with a folder for kernels that has none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "_FLAGS", QUICK)
+    for cache in CACHES:
+        cache.cache_clear()
+    yield
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+def kept(folder):
+    return sorted(path.name for path in (folder / "keras_coffee").iterdir())
+
+
+def compile_one():
+    return compiler.library("selective.c", **MACROS)
+
+
+def test_a_kernel_is_compiled_once_and_kept_for_the_next_process(monkeypatch, tmp_path):
+    assert compile_one() is compile_one()
+    (name,) = kept(tmp_path)
+    assert re.fullmatch(r"selective-[0-9a-f]{20}\.so", name)
+    compiler.library.cache_clear()
+    monkeypatch.setattr(compiler, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert compile_one().selective_forward
+
+
+def test_what_is_compiled_differs_by_source_macros_compiler_and_processor(monkeypatch):
+    flags = ["-O3", "-DREAL_BITS=32"]
+    keys = [
+        compiler._key(("cc",), "coffee.c", flags),
+        compiler._key(("cc",), "selective.c", flags),
+        compiler._key(("clang",), "coffee.c", flags),
+        compiler._key(("cc",), "coffee.c", ["-O3", "-DREAL_BITS=64"]),
+        compiler._key(("cc",), "coffee.c", ["-O2", "-DREAL_BITS=32"]),
+    ]
+    monkeypatch.setattr(compiler, "_processor", lambda: "another")
+    keys.append(compiler._key(("cc",), "coffee.c", flags))
+    assert len(set(keys)) == len(keys)
+
+
+def test_another_folder_where_the_usual_one_cannot_be_written(monkeypatch, tmp_path):
+    # A file in its place stops the superuser as well.
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compile_one().selective_forward
+    assert tmp_path not in compiler._folder().parents
+
+
+# Without the package around it, which would import a framework.
+COMPILE = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("compiler", sys.argv[1])
+compiler = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(compiler)
+print("ready", flush=True)
+sys.stdin.readline()
+flags, macros = json.loads(sys.argv[2])
+compiler._FLAGS = tuple(flags)
+compiler.library("selective.c", **macros).selective_forward
+"""
+
+
+def test_two_processes_compile_the_same_kernel_at_a_time(tmp_path):
+    arguments = compiler.__file__, json.dumps([QUICK, MACROS])
+    command = [sys.executable, "-c", COMPILE, *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    assert len(kept(tmp_path)) == 1
+
+
+def test_no_compiler_is_said_once(monkeypatch):
+    monkeypatch.setattr(compiler, "compiler", lambda: None)
+    message = (
+        r"without compiled kernels, three to thirty times slower on a CPU, because there is no C "
+        r"compiler .*`pip install keras-coffee\[cpu\]` brings a compiler"
+    )
+    with pytest.warns(UserWarning, match=message):
+        assert not compiler.is_available("selective.c", **MACROS)
+    assert not compiler.is_available("selective.c", **MACROS)
+    assert not compiler.is_available("coffee.c")
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [("echo no space left >&2", "no space left"), ("", "exit status 3")],
+    ids=["loud", "silent"],
+)
+def test_a_compiler_that_fails_is_named_and_leaves_nothing_behind(
+    says, reason, monkeypatch, tmp_path
+):
+    script = tmp_path / "broken"
+    script.write_text(f"#!/bin/sh\n{says}\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    with pytest.warns(UserWarning, match=f"because .*broken failed: {reason}"):
+        assert not compiler.is_available("selective.c", **MACROS)
+    assert kept(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_loaded_is_no_kernel(monkeypatch):
+    def compile_in_part(command, path):
+        path.write_text("cut off")
+
+    monkeypatch.setattr(compiler, "_compile", compile_in_part)
+    with pytest.warns(UserWarning, match="because a compiled kernel can't be loaded: .*selective-"):
+        assert not compiler.is_available("selective.c", **MACROS)
+
+
+def test_a_user_without_a_home(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(compiler.Path, "home", home)
+    assert compiler._folder().is_dir()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_the_packaged_compiler_takes_the_same_flags(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    assert compiler.compiler()[1:] == ("-m", "ziglang", "cc")
+    assert compiler.library("selective.c", **MACROS).selective_forward
+
+
+def test_compilers_are_taken_in_order(monkeypatch, tmp_path):
+    def find(**environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        compiler.compiler.cache_clear()
+        return compiler.compiler()
+
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    assert find(PATH=str(tmp_path), CC="") is None
+    for name in ("clang", "gcc", "cc", "mine"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o755)
+        if name != "mine":
+            assert find() == (name,)
+    assert find(CC="mine --quickly") == ("mine", "--quickly")
+    assert find(CC="absent") is None
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: name == "ziglang")
+    assert find(CC="", PATH=os.devnull) == (sys.executable, "-m", "ziglang", "cc")
+
+
+# Blocks.
+
+
+def test_sizes_are_the_structure_of_the_header():
+    header = (Path(compiler.__file__).parent / "common.h").read_text()
+    body = re.search(r"typedef struct {([^}]*)} sizes;", header)[1]
+    names = re.findall(r"\w+", body.replace("int64_t", ""))
+    assert names == [name for name, _ in Sizes._fields_]
+    assert ctypes.sizeof(Sizes) == 8 * len(names)
+
+
+SHAPES = list(itertools.product((1, 2, 7, 300), (1, 3, 16, 128, 129, 1000), (1, 2, 8, 500)))
+
+
+def test_blocks_cover_every_feature_of_every_sequence_once():
+    for batch, dim, states in SHAPES:
+        b = Blocks(batch, 5, dim, states, 1)
+        assert (b.rows - 1) * b.sequences < batch <= b.rows * b.sequences
+        assert (b.columns - 1) * b.features < dim <= b.columns * b.features
+        assert b.sequences * b.features <= 128
+
+
+def test_blocks_of_nothing():
+    assert (Blocks(0, 5, 3, 2, 1).rows, Blocks(0, 5, 3, 2, 1).kept) == (0, 0)
+
+
+@pytest.mark.parametrize(("keep", "chunks"), [(0, 0), (1, 7), (2, 4), (3, 3), (7, 1), (100, 1)])
+def test_states_that_are_kept(keep, chunks):
+    assert Blocks(2, 7, 3, 4, keep).kept == chunks * 2 * 3 * 4
+
+
+def runs(b, threads):
+    """The ranges of blocks that a run hands out."""
+    ranges = []
+
+    def kernel(sizes, *pointers):
+        own = {name: getattr(sizes._obj, name) for name, _ in Sizes._fields_}
+        ranges.append((own.pop("first"), own.pop("last")))
+        assert own == {name: getattr(b, name) for name in own}
+        assert [pointer.value for pointer in pointers] == [None, 64]
+        return 0
+
+    b.run(kernel, [None, 64], threads)
+    return sorted(ranges)
+
+
+def test_threads_share_the_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
+    b = Blocks(70, 5, 16, 8, 1)
+    for threads in (1, 2, 3, 7, 10**6):
+        bounds = list(itertools.chain(*runs(b, threads)))
+        assert len(bounds) == 2 * min(threads, b.rows)
+        assert bounds[0] == 0 and bounds[-1] == b.rows
+        assert bounds[1:-1:2] == bounds[2::2]
+
+
+def test_little_work_takes_no_second_thread():
+    b = Blocks(70, 5, 16, 8, 1)
+    assert runs(b, 8) == [(0, b.rows)]
+    assert runs(Blocks(0, 5, 16, 8, 1), 8) == [(0, 0)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_memory_is_an_error(monkeypatch, threads):
+    monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
+    with pytest.raises(MemoryError, match="No memory for 1 states of"):
+        Blocks(70, 5, 16, 8, 1).run(lambda sizes: sizes._obj.first == 0, [], threads)
