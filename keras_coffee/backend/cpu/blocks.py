@@ -11,6 +11,11 @@ from collections.abc import Callable
 _STATES = 256
 _LANES = range(32, 129)
 
+# Steps between two states that are kept for the gradient. To compute fifteen in sixteen again takes
+# about as long as to write and read them, and no longer where memory is fresh; and a sixteenth of
+# the memory is enough.
+KEEP = 16
+
 # Work worth a second thread: some hundred microseconds of it.
 _STATES_PER_THREAD = 2**18
 

@@ -32,16 +32,17 @@ INLINE real slope_of(real gate) { return FEEDBACK == LINEAR ? 1 : gate * (1 - ga
 typedef struct {
   real *weights, *sums;                                       /* (W, n, stride) */
   real *state, *adjoint;                                      /* (n, stride) */
-  real *states;                                               /* (steps, n, stride), one at least */
+  real *states;                                               /* (steps, n, stride) */
   real *inputs, *mask, *outputs, *gates, *grads, *grad_gates; /* (stride) */
+  void *base;
 } space;
 
-/* NULL in `weights` if there is no memory. */
+/* `base` is NULL if there is no memory. */
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   const int64_t total = (2 * WEIGHTS + 2 + steps) * row + 6 * stride;
   space w;
-  w.weights = calloc(total, sizeof(real));
+  w.weights = zeros(total, &w.base);
   w.sums = w.weights + WEIGHTS * row;
   w.state = w.sums + WEIGHTS * row;
   w.adjoint = w.state + row;
@@ -94,19 +95,16 @@ INLINE void advance(const sizes *s, block x, space *space, real *before) {
   }
 }
 
-/* One step from `before`, with its sums Σ C x' and Σ w_γ x': `space->state` gets x', and `kept`,
- * unless NULL, a copy of `before`. */
-INLINE void read_out(const sizes *s, block x, space *space, const real *before, real *kept) {
+/* One step from `before`, with its sums Σ C x' and Σ w_γ x'. `space->state` gets x'. */
+INLINE void read_out(const sizes *s, block x, space *space, const real *before) {
   const int64_t row = s->states * x.stride;
   const real *restrict u = space->inputs, *restrict m = space->mask;
   real *restrict y = space->outputs, *restrict z = space->gates;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict w = space->weights + j * x.stride, *from = before + j * x.stride;
-    real *state = space->state + j * x.stride, *restrict copy = kept + j * x.stride;
+    real *state = space->state + j * x.stride;
     EACH_LANE(p, x.stride) {
-      real v = from[p];
-      if (kept) copy[p] = v;
-      v = next(w, row, p, v, u[p], m[p]);
+      real v = next(w, row, p, from[p], u[p], m[p]);
       state[p] = v;
       y[p] = (j ? y[p] : 0) + w[READOUT * row + p] * v;
       if (HAS_OUTPUT_GATE) z[p] = (j ? z[p] : 0) + w[OUTPUT_GATE * row + p] * v;
@@ -116,25 +114,19 @@ INLINE void read_out(const sizes *s, block x, space *space, const real *before, 
 
 int coffee_forward(const sizes *s, const real *inputs, const real *mask, const real *weights,
                    const real *initial_state, real *outputs, real *final_state, real *kept) {
-  space w = allocate(s, 1);
-  if (!w.weights) return 1;
-  prefer_large_pages_for_kept(s, kept);
+  space w = allocate(s, 0);
+  if (!w.base) return 1;
+  prefer_large_pages_for(s, outputs, kept);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     load_weights(s, x, weights, &w);
     load_state(s, x, initial_state, w.state);
-    real *keep = kept + start_of_kept(s, x);
     for (int64_t t = 0; t < s->length; t++) {
       load_step(s, x, t, inputs, mask, &w);
-      if (s->keep && t % s->keep == 0) {
-        real *rows = rows_of_kept(x, keep, w.states);
-        read_out(s, x, &w, w.state, rows);
-        store_kept(s, x, rows, keep);
-        keep += s->states * x.lanes;
-      } else {
-        read_out(s, x, &w, w.state, NULL);
-      }
+      if (s->keep && t % s->keep == 0)
+        store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
+      read_out(s, x, &w, w.state);
       if (HAS_OUTPUT_GATE) {
         EACH_LANE(p, x.stride) w.outputs[p] *= sigmoid(w.gates[p]);
       }
@@ -142,14 +134,14 @@ int coffee_forward(const sizes *s, const real *inputs, const real *mask, const r
     }
     store_state(s, x, w.state, final_state);
   }
-  free(w.weights);
+  free(w.base);
   restore_mode(mode);
   return 0;
 }
 
 /* From the gradient of the outputs of a step those of its two sums, `grads` and `grad_gates`. */
 INLINE void split_grads(const sizes *s, block x, space *w, const real *before) {
-  read_out(s, x, w, before, NULL);
+  read_out(s, x, w, before);
   real *restrict g = w->grads, *restrict h = w->grad_gates;
   EACH_LANE(p, x.stride) {
     real gate = sigmoid(w->gates[p]);
@@ -200,22 +192,24 @@ INLINE void retreat(const sizes *s, block x, space *space, const real *states) {
   }
 }
 
-/* The states before each step of a chunk, from the first of them. */
-static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *state,
-                          const real *inputs, const real *mask, space *w) {
+/* The states before each step of a chunk, of which the first is there. */
+static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *inputs,
+                          const real *mask, space *w) {
   const int64_t row = s->states * x.stride;
-  memcpy(w->state, load_kept(s, x, state, w->states), row * sizeof(real));
-  for (int64_t t = start; t < stop; t++) {
+  memcpy(w->state, w->states, row * sizeof(real));
+  for (int64_t t = start; t < stop - 1; t++) {
     load_step(s, x, t, inputs, mask, w);
     advance(s, x, w, w->states + (t - start) * row);
   }
+  memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
 
 int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_final,
                     const real *kept, const real *inputs, const real *mask, const real *weights,
                     real *grad_inputs, real *grad_weights, real *grad_initial) {
   space w = allocate(s, least(s->keep, s->length));
-  if (!w.weights) return 1;
+  if (!w.base) return 1;
+  prefer_large_pages_for(s, grad_inputs, NULL);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
@@ -223,21 +217,16 @@ int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_f
     load_weights(s, x, weights, &w);
     load_state(s, x, grad_final, w.adjoint);
     memset(w.sums, 0, WEIGHTS * row * sizeof(real));
-    const real *first = kept + start_of_kept(s, x);
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
-      const real *kept_states = first + c * s->states * x.lanes, *states = w.states;
-      if (s->keep > 1)
-        compute_again(s, x, start, stop, kept_states, inputs, mask, &w);
-      else
-        states = load_kept(s, x, kept_states, w.states);
-      if (c >= STEPS_AHEAD) prefetch(kept_states - STEPS_AHEAD * s->states * x.lanes, row);
+      load_state(s, x, kept + place_of_chunk(s, c), w.states);
+      compute_again(s, x, start, stop, inputs, mask, &w);
       for (int64_t t = stop - 1; t >= start; t--) {
         prefetch_step(s, x, t - STEPS_AHEAD, inputs);
         prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
         load_step(s, x, t, inputs, mask, &w);
         gather(s, x, t, grad_outputs, w.grads);
-        retreat(s, x, &w, states + (t - start) * row);
+        retreat(s, x, &w, w.states + (t - start) * row);
         scatter(s, x, t, w.outputs, grad_inputs);
       }
     }
@@ -246,7 +235,7 @@ int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_f
     for (int64_t i = 0; i < WEIGHTS; i++)
       sum_weight(s, x, w.sums + i * row, sums + i * s->dim * s->states);
   }
-  free(w.weights);
+  free(w.base);
   restore_mode(mode);
   return 0;
 }

@@ -59,6 +59,12 @@ typedef struct {
 } block;
 
 #define VECTOR 16
+/* Zeros on whole lines of the cache, which vectors then never straddle; `*base` is to be freed. */
+INLINE real *zeros(int64_t count, void **base) {
+  *base = calloc(count + 64 / sizeof(real), sizeof(real));
+  return (real *)(((uintptr_t)*base + 63) / 64 * 64);
+}
+
 #define EACH_LANE(p, stride) SIMD for (int64_t p = 0; p < (stride); p++)
 
 INLINE int64_t whole_vectors(int64_t lanes) { return (lanes + VECTOR - 1) / VECTOR * VECTOR; }
@@ -80,29 +86,6 @@ INLINE block block_of(const sizes *s, int64_t k) {
   x.lanes = x.rows * x.width;
   x.stride = whole_vectors(x.lanes);
   return x;
-}
-
-/* Where in the kept states those of a block begin: they lie block by block, (chunks, n, lanes). */
-INLINE int64_t start_of_kept(const sizes *s, block x) {
-  return (x.b * s->dim + x.d * x.rows) * chunks(s) * s->states;
-}
-
-/* Kept states as rows of whole vectors: where they lie if they are, else in `scratch`. */
-INLINE real *rows_of_kept(block x, real *kept, real *scratch) {
-  return x.lanes == x.stride ? kept : scratch;
-}
-
-INLINE const real *load_kept(const sizes *s, block x, const real *kept, real *scratch) {
-  if (x.lanes == x.stride) return kept;
-  for (int64_t j = 0; j < s->states; j++)
-    memcpy(scratch + j * x.stride, kept + j * x.lanes, x.lanes * sizeof(real));
-  return scratch;
-}
-
-INLINE void store_kept(const sizes *s, block x, const real *scratch, real *kept) {
-  if (x.lanes == x.stride) return;
-  for (int64_t j = 0; j < s->states; j++)
-    memcpy(kept + j * x.lanes, scratch + j * x.stride, x.lanes * sizeof(real));
 }
 
 /* Step t of (B, T, D) to and from the lanes. By loops: most rows are too short for memcpy. */
@@ -130,10 +113,6 @@ INLINE void prefetch_step(const sizes *s, block x, int64_t t, const real *from) 
 
 #define STEPS_AHEAD 4
 
-INLINE void prefetch(const real *from, int64_t count) {
-  for (int64_t k = 0; k < count; k += 64 / (int64_t)sizeof(real)) __builtin_prefetch(from + k);
-}
-
 /* States (B, D, n) to and from (n, stride). */
 INLINE void load_state(const sizes *s, block x, const real *from, real *restrict to) {
   for (int64_t r = 0; r < x.rows; r++)
@@ -148,6 +127,9 @@ INLINE void store_state(const sizes *s, block x, const real *from, real *restric
       for (int64_t j = 0; j < s->states; j++)
         to[((x.b + r) * s->dim + x.d + d) * s->states + j] = from[j * x.stride + r * x.width + d];
 }
+
+/* States kept for the gradient, (chunks, B, D, n): those before step c keep. */
+INLINE int64_t place_of_chunk(const sizes *s, int64_t c) { return c * s->batch * s->dim * s->states; }
 
 /* A weight (D, n) to (n, stride), once for each sequence; and the sums of its gradients back. */
 INLINE void load_weight(const sizes *s, block x, const real *from, real *restrict to) {
@@ -248,8 +230,8 @@ INLINE real sigmoid_of_scaled(real t) {
 
 INLINE real sigmoid(real x) { return sigmoid_of_scaled(SIGMOID_SCALE * x); }
 
-/* A trajectory is often fresh memory, and to be given it page by page takes longer than to compute
- * it: pages of 2 MB where the system has them. */
+/* Results are often fresh memory, and to be given it page by page takes longer than to compute
+ * them: pages of 2 MB where the system has them. */
 INLINE void prefer_large_pages(void *from, int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   const uintptr_t page = 1 << 21, start = ((uintptr_t)from + page - 1) / page * page;
@@ -260,9 +242,12 @@ INLINE void prefer_large_pages(void *from, int64_t bytes) {
 #endif
 }
 
-INLINE void prefer_large_pages_for_kept(const sizes *s, real *kept) {
-  if (s->first == 0)
-    prefer_large_pages(kept, s->batch * chunks(s) * s->dim * s->states * sizeof(real));
+/* The same for what a call writes: sequences (B, T, D), and the states that it keeps. */
+INLINE void prefer_large_pages_for(const sizes *s, real *sequences, real *kept) {
+  if (s->first) return;
+  const int64_t features = s->batch * s->dim * sizeof(real);
+  prefer_large_pages(sequences, s->length * features);
+  if (kept) prefer_large_pages(kept, chunks(s) * s->states * features);
 }
 
 /* Numbers below the smallest normal one are taken for zero: adjoints fade away, and arithmetic on

@@ -5,6 +5,7 @@ express. A kernel takes a third of a second to compile, once: it is kept in a fo
 Compiled for one set of options it holds no branch but loops.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,11 +14,16 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from pathlib import Path
+
+# The numbers that the macro FEEDBACK of coffee.c takes.
+FEEDBACKS = {None: 0, "sigmoid": 1, "linear": 2}
 
 _SOURCES = Path(__file__).parent
 
@@ -26,18 +32,17 @@ _FLAGS = (
     "-std=gnu11",
     "-fPIC",
     "-shared",
-    "-fopenmp-simd",  # loops that say so are vectorized; no threads
+    "-pthread",
+    "-fopenmp-simd",  # loops that say so are vectorized
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-# The numbers that the macro FEEDBACK of coffee.c takes.
-FEEDBACKS = {None: 0, "sigmoid": 1, "linear": 2}
-
 _FLAGS_OF_MACHINE = {
     "x86_64": ("-march=native", "-mprefer-vector-width=512"),
     "AMD64": ("-march=native", "-mprefer-vector-width=512"),
 }
+_TIMEOUT = 120  # seconds
 
 
 class CompilationError(RuntimeError):
@@ -62,35 +67,54 @@ def library(source: str, include: str | None = None, /, **macros: int) -> ctypes
     `include` is a folder with headers that the file needs beside those of this one.
 
     Raises:
-        CompilationError: if there is no compiler, or it fails.
+        CompilationError: if there is no compiler, or all fail.
     """
-    command = compiler()
-    if command is None:
-        raise CompilationError("there is no C compiler (cc, gcc or clang, or what CC names)")
     flags = [*_FLAGS, *_FLAGS_OF_MACHINE.get(platform.machine(), ())]
     flags += [f"-D{name}={int(value)}" for name, value in macros.items()]
-    flags += [f"-I{include}"] if include else []
-    path = _folder() / f"{Path(source).stem}-{_key(command, source, flags)}.so"
-    if not path.exists():
-        failure = _compile([*command, *flags, str(_SOURCES / source), "-lm"], path)
-        if failure:
-            raise CompilationError(f"{' '.join(command)} failed: {failure}")
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:  # broken, or in a folder that nothing may be run from
-        raise CompilationError(f"a compiled kernel can't be loaded: {error}") from error
+    commands, failures = compiler(), []
+    if not commands:
+        raise CompilationError("there is no C compiler (cc, gcc or clang, or what CC names)")
+    with _lock:  # functools.cache lets two threads compute the same at a time
+        for command in commands:
+            try:
+                return _load(command, source, include, *flags)
+            except CompilationError as error:
+                failures.append(str(error))
+    raise CompilationError("; ".join(failures))
+
+
+_lock = threading.Lock()
 
 
 @functools.cache
-def compiler() -> tuple[str, ...] | None:
-    """The command that compiles C: $CC, the system's, or that of the package `ziglang`."""
+def compiler() -> tuple[tuple[str, ...], ...]:
+    """Commands that may compile C, best first: $CC or the system's, then the package `ziglang`."""
     chosen = shlex.split(os.environ.get("CC", ""))
-    for command in [chosen] if chosen else [["cc"], ["gcc"], ["clang"]]:
-        if shutil.which(command[0]):
-            return tuple(command)
-    if importlib.util.find_spec("ziglang"):
-        return sys.executable, "-m", "ziglang", "cc"
-    return None
+    commands = [chosen] if chosen else [["cc"], ["gcc"], ["clang"]]
+    found = [tuple(command) for command in commands if shutil.which(command[0])]
+    if _has_packaged_compiler():
+        found.append((sys.executable, "-m", "ziglang", "cc"))
+    return tuple(found)
+
+
+def _has_packaged_compiler() -> bool:
+    return importlib.util.find_spec("ziglang") is not None
+
+
+@functools.cache
+def _load(command: tuple[str, ...], source: str, include: str | None, *flags: str) -> ctypes.CDLL:
+    path = _folder() / f"{Path(source).stem}-{_key(command, source, include, flags)}.so"
+    if path.exists():
+        with contextlib.suppress(OSError):  # broken: it is replaced
+            return ctypes.CDLL(str(path))
+    folders = [f"-I{include}"] if include else []
+    failure = _compile([*command, *flags, *folders, str(_SOURCES / source), "-lm"], path)
+    if failure:
+        raise CompilationError(f"{' '.join(command)} failed: {failure}")
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:  # in a folder that nothing may be run from, or for another machine
+        raise CompilationError(f"a compiled kernel can't be loaded: {error}") from error
 
 
 def _compile(command: list[str], path: Path) -> str | None:
@@ -102,11 +126,18 @@ def _compile(command: list[str], path: Path) -> str | None:
         # Zig builds its runtime first, in a cache of its own that must be writable as well.
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(path.parent / "zig"), **os.environ}
         done = subprocess.run(
-            [*command, "-o", str(target)], env=environment, capture_output=True, text=True
+            [*command, "-o", str(target)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
         )
         if done.returncode:
             return done.stderr.strip()[-500:] or f"exit status {done.returncode}"
         target.replace(path)
+    except subprocess.TimeoutExpired:
+        return f"not done after {_TIMEOUT} s"
     except OSError as error:
         return str(error)
     finally:
@@ -114,11 +145,13 @@ def _compile(command: list[str], path: Path) -> str | None:
     return None
 
 
-def _key(command: tuple[str, ...], source: str, flags: list[str]) -> str:
+def _key(command: tuple[str, ...], source: str, include: str | None, flags: tuple[str, ...]) -> str:
     """Differs wherever the same file would not do: folders are shared among machines."""
-    texts = [path.read_text() for path in sorted(_SOURCES.glob("*.[ch]"))]
-    whole = [*texts, source, *command, *flags, platform.platform(), _processor()]
-    return hashlib.sha256("\0".join(whole).encode()).hexdigest()[:20]
+    files = sorted(_SOURCES.glob("*.[ch]"))
+    files += Path(include).glob("xla/ffi/api/c_api.h") if include else []
+    words = [source, *command, *flags, platform.platform(), _processor()]
+    whole = [path.read_bytes() for path in files] + [os.fsencode(word) for word in words]
+    return hashlib.sha256(b"\0".join(whole)).hexdigest()[:20]
 
 
 @functools.cache
@@ -134,15 +167,25 @@ def _processor() -> str:
 def _folder() -> Path:
     """Where compiled kernels are kept; one of this process alone if there is no other."""
     try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(cache) / "keras_coffee"
+        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (cache if cache.is_absolute() else Path.home() / ".cache") / "keras_coffee"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder):
-            return folder
+            if _is_own(folder):
+                return folder
     except (OSError, RuntimeError):  # RuntimeError: a user without a home
-        temporary = tempfile.TemporaryDirectory(prefix="keras_coffee-")
-        _kept_until_the_end.append(temporary)
-        return Path(temporary.name)
+        pass
+    temporary = tempfile.TemporaryDirectory(prefix="keras_coffee-", ignore_cleanup_errors=True)
+    _kept_until_the_end.append(temporary)
+    return Path(temporary.name)
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether nobody else may put a file there, which would be run."""
+    if os.name != "posix":
+        return True
+    status = folder.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 _kept_until_the_end: list[tempfile.TemporaryDirectory[str]] = []
@@ -150,8 +193,9 @@ _kept_until_the_end: list[tempfile.TemporaryDirectory[str]] = []
 
 @functools.cache
 def _warn(reason: str) -> None:
+    advice = " `pip install keras-coffee[cpu]` brings a compiler."
     warnings.warn(
         f"keras_coffee runs its recurrences without compiled kernels, three to thirty times "
-        f"slower on a CPU, because {reason}. `pip install keras-coffee[cpu]` brings a compiler.",
+        f"slower on a CPU, because {reason}.{'' if _has_packaged_compiler() else advice}",
         stacklevel=2,
     )

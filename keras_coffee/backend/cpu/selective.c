@@ -12,15 +12,16 @@ typedef struct {
   real *transition, *input_matrix, *output_matrix; /* (n, stride) */
   real *sums, *input_sums, *output_sums;           /* (n, stride) */
   real *state, *adjoint;                           /* (n, stride) */
-  real *states;                                    /* (steps, n, stride), one at least */
+  real *states;                                    /* (steps, n, stride) */
   real *inputs, *delta, *outputs, *grads;          /* (stride) */
+  void *base;
 } space;
 
-/* NULL in `transition` if there is no memory. */
+/* `base` is NULL if there is no memory. */
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   space w;
-  w.transition = calloc((8 + steps) * row + 4 * stride, sizeof(real));
+  w.transition = zeros((8 + steps) * row + 4 * stride, &w.base);
   w.input_matrix = w.transition + row;
   w.output_matrix = w.input_matrix + row;
   w.sums = w.output_matrix + row;
@@ -96,22 +97,23 @@ INLINE void hold(real z, real *decay, real *ratio, real *slope) {
   *slope = is_small ? near_slope : far_slope;
 }
 
-/* One step. `before`, unless NULL, gets the state before it, and `w->outputs` Σ C x' if wanted. */
-INLINE void advance(const sizes *s, block x, space *w, real *before, int is_read) {
+/* One step. `before`, unless NULL, gets the state before it, else `w->outputs` Σ C x'. */
+INLINE void advance(const sizes *s, block x, space *w, real *before) {
   const real *restrict u = w->inputs, *restrict delta = w->delta;
   real *restrict y = w->outputs;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict transition = w->transition + j * x.stride;
     const real *restrict input_matrix = w->input_matrix + j * x.stride;
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
-    real *restrict state = w->state + j * x.stride, *restrict copy = before + j * x.stride;
+    real *restrict state = w->state + j * x.stride;
+    real *restrict copy = before ? before + j * x.stride : NULL;
     EACH_LANE(p, x.stride) {
       real decay, ratio, slope, v = state[p];
-      if (before) copy[p] = v;
+      if (copy) copy[p] = v;
       hold(transition[p] * delta[p], &decay, &ratio, &slope);
       v = decay * v + delta[p] * ratio * input_matrix[p] * u[p];
       state[p] = v;
-      if (is_read) y[p] = (j ? y[p] : 0) + output_matrix[p] * v;
+      if (!before) y[p] = (j ? y[p] : 0) + output_matrix[p] * v;
     }
   }
 }
@@ -119,30 +121,24 @@ INLINE void advance(const sizes *s, block x, space *w, real *before, int is_read
 int selective_forward(const sizes *s, const real *inputs, const real *delta,
                       const real *transition, const real *input_matrix, const real *output_matrix,
                       const real *initial_state, real *outputs, real *final_state, real *kept) {
-  space w = allocate(s, 1);
-  if (!w.transition) return 1;
-  prefer_large_pages_for_kept(s, kept);
+  space w = allocate(s, 0);
+  if (!w.base) return 1;
+  prefer_large_pages_for(s, outputs, kept);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     load_fixed(s, x, transition, input_matrix, output_matrix, &w);
     load_state(s, x, initial_state, w.state);
-    real *keep = kept + start_of_kept(s, x);
     for (int64_t t = 0; t < s->length; t++) {
       load_step(s, x, t, inputs, delta, input_matrix, output_matrix, &w);
-      if (s->keep && t % s->keep == 0) {
-        real *rows = rows_of_kept(x, keep, w.states);
-        advance(s, x, &w, rows, 1);
-        store_kept(s, x, rows, keep);
-        keep += s->states * x.lanes;
-      } else {
-        advance(s, x, &w, NULL, 1);
-      }
+      if (s->keep && t % s->keep == 0)
+        store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
+      advance(s, x, &w, NULL);
       scatter(s, x, t, w.outputs, outputs);
     }
     store_state(s, x, w.state, final_state);
   }
-  free(w.transition);
+  free(w.base);
   restore_mode(mode);
   return 0;
 }
@@ -176,18 +172,18 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
   }
 }
 
-/* The states before each step of a chunk, from the first of them. */
-static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *state,
-                          const real *inputs, const real *delta, const real *input_matrix,
-                          space *w) {
+/* The states before each step of a chunk, of which the first is there. */
+static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *inputs,
+                          const real *delta, const real *input_matrix, space *w) {
   const int64_t row = s->states * x.stride;
-  memcpy(w->state, load_kept(s, x, state, w->states), row * sizeof(real));
-  for (int64_t t = start; t < stop; t++) {
+  memcpy(w->state, w->states, row * sizeof(real));
+  for (int64_t t = start; t < stop - 1; t++) {
     gather(s, x, t, inputs, w->inputs);
     gather(s, x, t, delta, w->delta);
     if (INPUT_VARIES) load_matrix(s, x, t, input_matrix, w->input_matrix);
-    advance(s, x, w, w->states + (t - start) * row, 0);
+    advance(s, x, w, w->states + (t - start) * row);
   }
+  memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
 
 /* Gradients of matrices that vary have one part for each column of blocks, (columns, B, T, n); of
@@ -198,7 +194,9 @@ int selective_backward(const sizes *s, const real *grad_outputs, const real *gra
                        real *grad_inputs, real *grad_delta, real *grad_transition,
                        real *grad_input_matrix, real *grad_output_matrix, real *grad_initial) {
   space w = allocate(s, least(s->keep, s->length));
-  if (!w.transition) return 1;
+  if (!w.base) return 1;
+  prefer_large_pages_for(s, grad_inputs, NULL);
+  prefer_large_pages_for(s, grad_delta, NULL);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
@@ -210,22 +208,17 @@ int selective_backward(const sizes *s, const real *grad_outputs, const real *gra
     memset(w.sums, 0, row * sizeof(real));
     memset(w.input_sums, 0, row * sizeof(real));
     memset(w.output_sums, 0, row * sizeof(real));
-    const real *first = kept + start_of_kept(s, x);
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
-      const real *kept_states = first + c * s->states * x.lanes, *states = w.states;
-      if (s->keep > 1)
-        compute_again(s, x, start, stop, kept_states, inputs, delta, input_matrix, &w);
-      else
-        states = load_kept(s, x, kept_states, w.states);
-      if (c >= STEPS_AHEAD) prefetch(kept_states - STEPS_AHEAD * s->states * x.lanes, row);
+      load_state(s, x, kept + place_of_chunk(s, c), w.states);
+      compute_again(s, x, start, stop, inputs, delta, input_matrix, &w);
       for (int64_t t = stop - 1; t >= start; t--) {
         prefetch_step(s, x, t - STEPS_AHEAD, inputs);
         prefetch_step(s, x, t - STEPS_AHEAD, delta);
         prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
         load_step(s, x, t, inputs, delta, input_matrix, output_matrix, &w);
         gather(s, x, t, grad_outputs, w.grads);
-        retreat(s, x, &w, states + (t - start) * row);
+        retreat(s, x, &w, w.states + (t - start) * row);
         scatter(s, x, t, w.outputs, grad_inputs);
         scatter(s, x, t, w.state, grad_delta);
         if (INPUT_VARIES) sum_features(s, x, t, w.input_sums, grad_input_matrix + by_column);
@@ -237,7 +230,7 @@ int selective_backward(const sizes *s, const real *grad_outputs, const real *gra
     if (!INPUT_VARIES) sum_weight(s, x, w.input_sums, grad_input_matrix + by_row);
     if (!OUTPUT_VARIES) sum_weight(s, x, w.output_sums, grad_output_matrix + by_row);
   }
-  free(w.transition);
+  free(w.base);
   restore_mode(mode);
   return 0;
 }

@@ -22,8 +22,11 @@ def coffee_forward(inputs, weights, *mask_and_state, keep, **options):
     return _forward(library, weights, keep, tensors)
 
 
-def coffee_backward(grad_outputs, grad_final, kept, inputs, weights, *mask, keep, **options):
-    macros = _coffee_macros((*mask, None), **options)
+def coffee_backward(
+    grad_outputs, grad_final, kept, inputs, weights, *mask_and_state, keep, **options
+):
+    *mask, _ = mask_and_state
+    macros = _coffee_macros(mask_and_state, **options)
     library = _library("coffee_xla.c", inputs.dtype, **macros)
     blocks = _blocks(inputs, weights, keep)
     tensors = grad_outputs, grad_final, kept, inputs, weights, *mask
@@ -39,8 +42,9 @@ def selective_forward(inputs, delta, transition, *tensors, keep, discretization)
 
 
 def selective_backward(
-    grad_outputs, grad_final, kept, inputs, delta, transition, *matrices, keep, discretization
+    grad_outputs, grad_final, kept, inputs, delta, transition, *tensors, keep, discretization
 ):
+    *matrices, _ = tensors
     library = _selective_library(inputs, matrices, discretization)
     blocks = _blocks(inputs, transition, keep)
     tensors = grad_outputs, grad_final, kept, inputs, delta, transition, *matrices

@@ -33,7 +33,8 @@ def coffee_scan(
         ("has_input_matrix", input_matrix is not None),
         ("has_output_gate", output_gate is not None),
     )
-    return _scan("coffee", options, recompute, inputs, *(x for x in tensors if x is not None))
+    tensors = _alike(inputs, *(x for x in tensors if x is not None))
+    return _scan("coffee", options, recompute, *tensors)
 
 
 @functools.partial(jax.jit, static_argnames=("discretization", "recompute"))
@@ -52,8 +53,27 @@ def selective_scan(
 
     An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
     """
-    tensors = inputs, delta, transition, input_matrix, output_matrix, initial_state
+    tensors = _alike(inputs, delta, transition, input_matrix, output_matrix, initial_state)
     return _scan("selective", (("discretization", discretization),), recompute, *tensors)
+
+
+def _alike(*tensors):
+    """Under `shard_map`: each as different from device to device as any of them.
+
+    So gradients of weights that are everywhere the same are summed over the devices.
+    """
+    # Empty elsewhere, and where JAX is too old to tell.
+    axes = [_varying_axes(x) for x in tensors]
+    union = frozenset().union(*axes)
+    pairs = zip(tensors, axes, strict=True)
+    return [
+        lax.pcast(x, tuple(union - own), to="varying") if union - own else x for x, own in pairs
+    ]
+
+
+def _varying_axes(x):
+    kind = getattr(x.aval, "manual_axis_type", None)
+    return getattr(kind, "varying", frozenset())
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -66,7 +86,7 @@ def _scan_forward(recurrence, options, recompute, *tensors):
     keep = _steps_between_kept_states(tensors[0], recompute)
     results = kernels.forward[recurrence].bind(*tensors, keep=keep, **dict(options))
     outputs, final_state, kept = results
-    return (outputs, final_state), (kept, *tensors[:-1])
+    return (outputs, final_state), (kept, *tensors)
 
 
 def _scan_backward(recurrence, options, recompute, residuals, grads):
@@ -79,8 +99,9 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 def _steps_between_kept_states(inputs, recompute):
     length = inputs.shape[1]
-    # A length that is a symbol is one of an export, which trains nothing.
-    return max(1, math.isqrt(length)) if recompute and isinstance(length, int) else 1
+    if not isinstance(length, int):  # a symbol, in an export, which trains nothing
+        return 1
+    return max(1, math.isqrt(length)) if recompute else kernels.usual_keep()
 
 
 @functools.partial(jax.jit, static_argnames="reverse")

@@ -14,7 +14,8 @@ def coffee_forward(inputs, weights, *mask_and_state, **options):
     return _module("coffee").coffee_forward(*tensors, **options)
 
 
-def coffee_backward(grad_outputs, grad_final, kept, inputs, weights, *mask, **options):
+def coffee_backward(grad_outputs, grad_final, kept, inputs, weights, *mask_and_state, **options):
+    *mask, _ = mask_and_state
     tensors = grad_outputs, grad_final, kept, inputs, mask[0] if mask else None, weights
     *grads, grad_initial = _module("coffee").coffee_backward(*tensors, **options)
     return [*grads, *(x * 0 for x in mask), grad_initial]
@@ -25,7 +26,7 @@ def selective_forward(*tensors, **options):
 
 
 def selective_backward(*tensors, **options):
-    return _module("selective").selective_backward(*tensors, **options)
+    return _module("selective").selective_backward(*tensors[:-1], **options)
 
 
 def _module(name):

@@ -1,26 +1,34 @@
 """What runs a scan on which platform: primitives of JAX, lowered differently for each.
 
     forward(inputs, *tensors, initial_state, keep) -> outputs, final state, kept states
-    backward(grad_outputs, grad_final, kept states, inputs, *tensors, keep) -> gradients
+    backward(grad_outputs, grad_final, kept states, inputs, *tensors, initial_state, keep)
+        -> gradients
 
-States are kept before every `keep`-th step, in one flat array, none if `keep` is 0. The gradients
+States are kept before every `keep`-th step, in one flat array, none if `keep` is 0; in the order
+(chunks, B, D, n), but for kernels in Pallas. The gradients
 are those of all arguments of `forward`. The tensors of "coffee" are its weights, stacked
 `(W, D, n)` as λ, w, C and then b and w_γ where there are any, and the mask if there is one; those
 of "selective" are Δ, λ, B and C.
 """
 
 import functools
+import math
 
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from keras_coffee.backend.cpu import blocks
 from keras_coffee.backend.jax import cpu_kernels, gpu_kernels, portable
 
 
-def _primitive(name):
-    """A primitive whose definition is the function `name` of `portable`."""
+def _primitive(name, transformed=None):
+    """A primitive whose definition is the function `name` of `portable`.
+
+    `transformed` has the same results, and is what is differentiated and mapped in its place.
+    """
     definition = getattr(portable, name)
+    transformed = transformed or definition
     primitive = Primitive(f"keras_coffee_{name}")
     primitive.multiple_results = True
 
@@ -30,20 +38,21 @@ def _primitive(name):
 
     @primitive.def_impl
     def _(*tensors, **options):
-        return evaluate(*tensors, options=tuple(options.items()))
+        # Nothing else runs it, so that it must be compiled even where nothing should be.
+        with jax.disable_jit(False):
+            return evaluate(*tensors, options=tuple(options.items()))
 
     @primitive.def_abstract_eval
     def _(*tensors, **options):
         shapes = jax.eval_shape(functools.partial(definition, **options), *tensors)
-        return [jax.core.ShapedArray(x.shape, x.dtype) for x in shapes]
+        return [tensors[0].update(shape=x.shape, dtype=x.dtype) for x in shapes]
 
     def differentiate(tensors, tangents, **options):
-        tangents = [ad.instantiate_zeros(x) for x in tangents]
-        return jax.jvp(functools.partial(definition, **options), tensors, tangents)
+        tangents = tuple(ad.instantiate_zeros(x) for x in tangents)
+        return jax.jvp(functools.partial(transformed, **options), tuple(tensors), tangents)
 
     def batch(tensors, axes, **options):
-        mapped = jax.vmap(functools.partial(definition, **options), axes)
-        results = mapped(*tensors)
+        results = jax.vmap(functools.partial(transformed, **options), axes)(*tensors)
         return results, [0] * len(results)
 
     ad.primitive_jvps[primitive] = differentiate
@@ -54,6 +63,17 @@ def _primitive(name):
         rule = functools.partial(_lower, definition, kernels.is_available, kernel)
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
+
+
+def _from_the_start(name):
+    """The gradients, with the states computed again: a kernel may have kept its own, its way."""
+
+    def gradients(grad_outputs, grad_final, kept, *tensors, **options):
+        *_, kept = getattr(portable, f"{name}_forward")(*tensors, **options)
+        backward = getattr(portable, f"{name}_backward")
+        return backward(grad_outputs, grad_final, kept, *tensors, **options)
+
+    return gradients
 
 
 def _lower(definition, is_available, kernel, context, *tensors, **options):
@@ -69,8 +89,26 @@ def implementation(context):
     """
     module = context.module_context
     is_exported = module.lowering_parameters.for_export
-    return "portable" if is_exported or module.axis_context.num_devices > 1 else "kernel"
+    return "portable" if is_exported or _devices(module.axis_context) > 1 else "kernel"
 
 
-forward = {name: _primitive(f"{name}_forward") for name in ("coffee", "selective")}
-backward = {name: _primitive(f"{name}_backward") for name in ("coffee", "selective")}
+def _devices(axes):
+    """Devices among which XLA divides a program. Under `shard_map` and `pmap` it is divided."""
+    if not hasattr(axes, "mesh"):
+        return getattr(axes, "num_devices", 1)
+    sizes = axes.mesh.shape.items()
+    return math.prod(size for axis, size in sizes if axis not in axes.manual_axes)
+
+
+def usual_keep():
+    """Steps between two kept states where nobody asks for `recompute`.
+
+    Decided when a program is traced, for the platform that it will most likely run on.
+    """
+    is_cpu = jax.default_backend() == "cpu" and cpu_kernels.is_available()
+    return blocks.KEEP if is_cpu else 1
+
+
+RECURRENCES = "coffee", "selective"
+forward = {name: _primitive(f"{name}_forward") for name in RECURRENCES}
+backward = {name: _primitive(f"{name}_backward", _from_the_start(name)) for name in RECURRENCES}

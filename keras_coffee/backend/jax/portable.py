@@ -27,12 +27,13 @@ def coffee_backward(
     kept,
     inputs,
     weights,
-    *mask,
+    *mask_and_state,
     feedback,
     has_input_matrix,
     has_output_gate,
     keep,
 ):
+    *mask, _ = mask_and_state
     step = _coffee_step(feedback, has_input_matrix, has_output_gate)
     sequences = [inputs, *mask]
     grads = _backward(step, grad_outputs, grad_final, kept, weights, sequences, keep)
@@ -58,6 +59,7 @@ def selective_backward(
     transition,
     input_matrix,
     output_matrix,
+    initial_state,
     *,
     discretization,
     keep,

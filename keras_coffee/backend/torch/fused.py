@@ -2,6 +2,7 @@
 
 import torch
 
+from keras_coffee.backend.cpu import blocks
 from keras_coffee.backend.torch import cpu_kernels, eager, gpu_kernels, operators
 from keras_coffee.backend.torch.export import exported_linear_scan, refuse_to_fix_the_length
 
@@ -90,7 +91,7 @@ def _steps_between_kept_states(tensors, recompute):
     if not (needed and torch.is_grad_enabled()):
         return 0
     if not recompute:
-        return 1
+        return blocks.KEEP if tensors[0].device.type == "cpu" else 1
     # Counted, because `torch.compile` has no roots of a length that it does not know.
     keep = 1
     while (keep + 1) ** 2 <= tensors[0].shape[1]:
