@@ -90,6 +90,8 @@ def selective_scan(
         output_matrix = masking.repeat_last(output_matrix, mask)
     delta = masking.zero_masked(delta, mask)
     state = arguments.as_initial_state(initial_state, sequences, transition)
+    # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
+    solver = "sequential" if solver == "auto" else solver
     found = solvers.choose(
         solver, "linear", inputs, transition.shape[0] * transition.shape[1], recompute=recompute
     )

@@ -1,23 +1,19 @@
 """Kernels in C are compiled once, where they can be, and divided into blocks that cover all."""
 
-import ctypes
 import importlib.util
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from keras_coffee.backend.cpu import blocks, compiler
-from keras_coffee.backend.cpu.blocks import Blocks, Sizes
+from keras_coffee.backend.cpu import compiler
 
 MACROS = {"REAL_BITS": 32, "IS_EULER": 1, "INPUT_VARIES": 0, "OUTPUT_VARIES": 0}
-FLAGS = compiler._FLAGS
+FLAGS, compile_whole = compiler._FLAGS, compiler._compile
 # What is compiled here is not run.
 QUICK = ("-O0", "-fPIC", "-shared")
 CACHES = [
@@ -156,13 +152,13 @@ def test_two_processes_compile_the_same_kernel_at_a_time(tmp_path):
 
 
 def test_two_threads_load_the_same_kernel_once(monkeypatch):
-    compile_really, commands, libraries = compiler._compile, [], []
+    commands, libraries = [], []
     both = threading.Barrier(2)
 
     def compile_slowly(command, path):
         commands.append(command)
         threading.Event().wait(0.1)  # enough for the other to come here as well
-        return compile_really(command, path)
+        return compile_whole(command, path)
 
     def load():
         both.wait()
@@ -231,31 +227,33 @@ def test_the_next_compiler_where_one_fails(monkeypatch, tmp_path):
         compile_one()
 
 
-def test_a_kept_file_that_cannot_be_loaded_is_compiled_once_more(tmp_path):
-    path = Path(compile_one()._name)
-    # Another file of the same name: the one that is loaded stays whole.
-    path.unlink()
-    path.write_text("cut off")
-    forget()
-    assert compile_one().selective_forward
-    assert kept(tmp_path) == [path.name]
+@pytest.fixture
+def compiled_in_part(monkeypatch):
+    """Commands of a compiler whose files can't be loaded."""
+    commands, compiler_of_system = [], compiler.compiler()[0]
 
-
-def test_a_file_that_cannot_be_loaded_is_no_kernel(monkeypatch):
     def compile_in_part(command, path):
         commands.append(command)
         path.write_text("cut off")
 
-    commands = []
-    monkeypatch.setattr(compiler, "compiler", lambda: (("cc",),))
+    monkeypatch.setattr(compiler, "compiler", lambda: (compiler_of_system,))
     monkeypatch.setattr(compiler, "_compile", compile_in_part)
+    return commands
+
+
+def test_a_file_that_cannot_be_loaded_is_no_kernel(compiled_in_part):
     with pytest.warns(UserWarning, match="because a compiled kernel can't be loaded: .*selective-"):
         assert not compiler.is_available("selective.c", **MACROS)
-    assert len(commands) == 1
-    forget()
-    with pytest.raises(compiler.CompilationError, match="can't be loaded"):
-        compile_one()
-    assert len(commands) == 2
+    assert len(compiled_in_part) == 1
+
+
+def test_a_kept_file_that_cannot_be_loaded_is_compiled_once_more(compiled_in_part, monkeypatch):
+    for compiled in (1, 2):
+        with pytest.raises(compiler.CompilationError, match="can't be loaded"):
+            compile_one()
+        assert len(compiled_in_part) == compiled
+    monkeypatch.setattr(compiler, "_compile", compile_whole)
+    assert compile_one().selective_forward
 
 
 def test_a_user_without_a_home(monkeypatch):
@@ -297,72 +295,3 @@ def test_compilers_are_taken_in_order(monkeypatch, tmp_path):
     assert find(CC="") == (*found, packaged)
     assert find(CC="mine") == (("mine",), packaged)
     assert find(CC="absent") == (packaged,)
-
-
-# Blocks.
-
-
-def test_sizes_are_the_structure_of_the_header():
-    header = (Path(compiler.__file__).parent / "common.h").read_text()
-    body = re.search(r"typedef struct {([^}]*)} sizes;", header)[1]
-    names = re.findall(r"\w+", body.replace("int64_t", ""))
-    assert names == [name for name, _ in Sizes._fields_]
-    assert ctypes.sizeof(Sizes) == 8 * len(names)
-
-
-SHAPES = list(itertools.product((1, 2, 7, 300), (1, 3, 16, 128, 129, 1000), (1, 2, 8, 500)))
-
-
-def test_blocks_cover_every_feature_of_every_sequence_once():
-    for batch, dim, states in SHAPES:
-        b = Blocks(batch, 5, dim, states, 1)
-        assert (b.rows - 1) * b.sequences < batch <= b.rows * b.sequences
-        assert (b.columns - 1) * b.features < dim <= b.columns * b.features
-        assert b.sequences * b.features <= 128
-
-
-def test_blocks_of_nothing():
-    assert (Blocks(0, 5, 3, 2, 1).rows, Blocks(0, 5, 3, 2, 1).kept) == (0, 0)
-
-
-@pytest.mark.parametrize(("keep", "chunks"), [(0, 0), (1, 7), (2, 4), (3, 3), (7, 1), (100, 1)])
-def test_states_that_are_kept(keep, chunks):
-    assert Blocks(2, 7, 3, 4, keep).kept == chunks * 2 * 3 * 4
-
-
-def runs(b, threads):
-    """The ranges of blocks that a run hands out."""
-    ranges = []
-
-    def kernel(sizes, *pointers):
-        own = {name: getattr(sizes._obj, name) for name, _ in Sizes._fields_}
-        ranges.append((own.pop("first"), own.pop("last")))
-        assert own == {name: getattr(b, name) for name in own}
-        assert [pointer.value for pointer in pointers] == [None, 64]
-        return 0
-
-    b.run(kernel, [None, 64], threads)
-    return sorted(ranges)
-
-
-def test_threads_share_the_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
-    b = Blocks(70, 5, 16, 8, 1)
-    for threads in (1, 2, 3, 7, 10**6):
-        bounds = list(itertools.chain(*runs(b, threads)))
-        assert len(bounds) == 2 * min(threads, b.rows)
-        assert bounds[0] == 0 and bounds[-1] == b.rows
-        assert bounds[1:-1:2] == bounds[2::2]
-
-
-def test_little_work_takes_no_second_thread():
-    b = Blocks(70, 5, 16, 8, 1)
-    assert runs(b, 8) == [(0, b.rows)]
-    assert runs(Blocks(0, 5, 16, 8, 1), 8) == [(0, 0)]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_no_memory_is_an_error(monkeypatch, threads):
-    monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
-    with pytest.raises(MemoryError, match="No memory for 1 states of"):
-        Blocks(70, 5, 16, 8, 1).run(lambda sizes: sizes._obj.first == 0, [], threads)

@@ -32,8 +32,9 @@ def forget():
 
 
 @pytest.fixture
-def new_process():
-    """As if nothing had looked for a compiler yet."""
+def new_process(monkeypatch):
+    """As if nothing had looked for a compiler yet, and none had come as a package."""
+    monkeypatch.setattr(compiler, "_has_packaged_compiler", lambda: False)
     forget()
     yield
     forget()

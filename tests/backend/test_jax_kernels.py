@@ -103,7 +103,8 @@ expected = loss(run)(inputs, state)
 divided = [jax.device_put(x, NamedSharding(mesh, P("x"))) for x in (inputs, state)]
 mapped = jax.shard_map(run, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
 outputs, pullback = jax.vjp(run, inputs, state)
-together = jax.jit(pullback)(outputs), jax.jit(pullback)(jax.device_put(outputs, divided[0].sharding))
+cotangents = jax.device_put(outputs, divided[0].sharding)
+together = jax.jit(pullback)(outputs), jax.jit(pullback)(cotangents)
 for actual, wanted in (
     (loss(run)(*divided), expected), (loss(mapped)(inputs, state), expected), together
 ):
