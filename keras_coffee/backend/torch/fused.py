@@ -70,7 +70,7 @@ def implementation(inputs):
     Kernels are there for a CPU with a C compiler and for a GPU with Triton. Which of several for a
     GPU, `gpu_kernels` says. Exported programs must run without this package, so they have none.
     """
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
         return "eager"
     is_there = {
         "cpu": cpu_kernels.is_available,

@@ -6,10 +6,15 @@ TensorFlow must not be imported before Triton, and a machine without a GPU needs
 import importlib
 import importlib.util
 
+import torch
 
+
+@torch.compiler.assume_constant_result
 def is_available():
-    """Whether Triton is installed, as it is with PyTorch for GPUs on Linux."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether there is an NVIDIA GPU that Triton knows, and Triton, as with PyTorch on Linux."""
+    if torch.version.cuda is None or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability() >= (7, 0)
 
 
 def coffee_forward(inputs, mask, weights, *rest, **options):
