@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from keras_coffee._conversion import is_onnx_converter_calling
-from keras_coffee.backend.jax import kernels
+from keras_coffee.backend.jax import kernels, portable
 
 
-@functools.partial(jax.jit, static_argnames=("feedback", "recompute"))
 def coffee_scan(
     inputs,
     transition,
@@ -33,11 +32,10 @@ def coffee_scan(
         ("has_input_matrix", input_matrix is not None),
         ("has_output_gate", output_gate is not None),
     )
-    tensors = _alike(inputs, *(x for x in tensors if x is not None))
-    return _scan("coffee", options, recompute, *tensors)
+    tensors = [inputs, *(x for x in tensors if x is not None)]
+    return _run("coffee", options, recompute, *tensors)
 
 
-@functools.partial(jax.jit, static_argnames=("discretization", "recompute"))
 def selective_scan(
     inputs,
     delta,
@@ -53,8 +51,25 @@ def selective_scan(
 
     An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
     """
-    tensors = _alike(inputs, delta, transition, input_matrix, output_matrix, initial_state)
-    return _scan("selective", (("discretization", discretization),), recompute, *tensors)
+    tensors = inputs, delta, transition, input_matrix, output_matrix, initial_state
+    return _run("selective", (("discretization", discretization),), recompute, *tensors)
+
+
+def _run(recurrence, options, recompute, *tensors):
+    run = _portable if is_converted_to_onnx() else _compiled
+    return run(recurrence, options, recompute, *tensors)
+
+
+def _portable(recurrence, options, recompute, *tensors):
+    """Without primitives, of which converters to ONNX know JAX's own only. For inference."""
+    forward = getattr(portable, f"{recurrence}_forward")
+    outputs, final_state, _ = forward(*tensors, keep=0, **dict(options))
+    return outputs, final_state
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _compiled(recurrence, options, recompute, *tensors):
+    return _scan(recurrence, options, recompute, *_alike(*tensors))
 
 
 def _alike(*tensors):
