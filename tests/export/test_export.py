@@ -122,7 +122,10 @@ def test_a_program_of_one_length_refuses_others(tmp_path):
     program = torch.export.load(tmp_path / "m.pt2").module()
     inputs = torch.ones(2, 6, 3)
     expected = model(inputs[:, :5]).numpy(force=True)
-    np.testing.assert_array_equal(program(inputs[:, :5]).numpy(force=True), expected)
+    # Another implementation than the kernel that the layer runs in.
+    np.testing.assert_allclose(
+        program(inputs[:, :5]).numpy(force=True), expected, rtol=1e-6, atol=1e-6
+    )
     with pytest.raises(AssertionError, match="Guard failed"):
         program(inputs)
 
