@@ -22,9 +22,6 @@ import threading
 import warnings
 from pathlib import Path
 
-# The numbers that the macro FEEDBACK of coffee.c takes.
-FEEDBACKS = {None: 0, "sigmoid": 1, "linear": 2}
-
 _SOURCES = Path(__file__).parent
 
 _FLAGS = (

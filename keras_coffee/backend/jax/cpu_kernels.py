@@ -6,18 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_coffee.backend.cpu import compiler
+from keras_coffee.backend.cpu import compiler, macros
 from keras_coffee.backend.cpu.blocks import Blocks
 
 
 def is_available():
     """Whether there is a compiler for them."""
-    macros = _coffee_macros() | {"REAL_BITS": 32}
-    return compiler.is_available("coffee_xla.c", jax.ffi.include_dir(), **macros)
+    return compiler.is_available("coffee_xla.c", jax.ffi.include_dir(), **macros.coffee(32))
 
 
 def coffee_forward(inputs, weights, *mask_and_state, keep, **options):
-    library = _library("coffee_xla.c", inputs.dtype, **_coffee_macros(mask_and_state, **options))
+    library = _coffee_library(inputs, mask_and_state, options)
     tensors = inputs, weights, *mask_and_state
     return _forward(library, weights, keep, tensors)
 
@@ -26,8 +25,7 @@ def coffee_backward(
     grad_outputs, grad_final, kept, inputs, weights, *mask_and_state, keep, **options
 ):
     *mask, _ = mask_and_state
-    macros = _coffee_macros(mask_and_state, **options)
-    library = _library("coffee_xla.c", inputs.dtype, **macros)
+    library = _coffee_library(inputs, mask_and_state, options)
     blocks = _blocks(inputs, weights, keep)
     tensors = grad_outputs, grad_final, kept, inputs, weights, *mask
     shapes = inputs.shape, (blocks.rows, *weights.shape), grad_final.shape
@@ -76,27 +74,25 @@ def _blocks(inputs, weights, keep):
     return Blocks(batch, length, dim, weights.shape[-1], keep)
 
 
-def _library(source, dtype, **macros):
-    bits = {"float32": 32, "float64": 64}[np.dtype(dtype).name]
-    return compiler.library(source, jax.ffi.include_dir(), REAL_BITS=bits, **macros)
-
-
-def _coffee_macros(
-    mask_and_state=(None,), feedback="sigmoid", has_input_matrix=False, has_output_gate=False
-):
-    return {
-        "FEEDBACK": compiler.FEEDBACKS[feedback],
-        "HAS_MASK": len(mask_and_state) > 1,
-        "HAS_INPUT_MATRIX": has_input_matrix,
-        "HAS_OUTPUT_GATE": has_output_gate,
-    }
+def _coffee_library(inputs, mask_and_state, options):
+    has_mask = len(mask_and_state) > 1
+    return _library("coffee_xla.c", macros.coffee(_bits(inputs), has_mask=has_mask, **options))
 
 
 def _selective_library(inputs, matrices, discretization):
-    return _library(
-        "selective_xla.c",
-        inputs.dtype,
-        IS_EULER=discretization == "euler",
-        INPUT_VARIES=matrices[0].ndim == 3,
-        OUTPUT_VARIES=matrices[1].ndim == 3,
+    input_varies, output_varies = (m.ndim == 3 for m in matrices)
+    options = macros.selective(
+        _bits(inputs),
+        discretization=discretization,
+        input_varies=input_varies,
+        output_varies=output_varies,
     )
+    return _library("selective_xla.c", options)
+
+
+def _library(source, options):
+    return compiler.library(source, jax.ffi.include_dir(), **options)
+
+
+def _bits(x):
+    return {"float32": 32, "float64": 64}[np.dtype(x.dtype).name]

@@ -5,6 +5,7 @@ import functools
 import jax.numpy as jnp
 
 from keras_coffee.backend.jax import pallas_math
+from keras_coffee.backend.jax.portable import forward_euler
 
 
 def selective_forward(
@@ -83,7 +84,7 @@ def _arranged(inputs, delta, transition, *matrices):
 
 @functools.cache
 def _recurrence(discretization, varying):
-    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
+    discretize = {"zoh": _zero_order_hold, "euler": forward_euler}[discretization]
 
     def matrices(weights, inputs_t):
         fixed, over_time = iter(weights[1:]), iter(inputs_t[2:])
@@ -98,10 +99,6 @@ def _recurrence(discretization, varying):
         return jnp.sum(matrices(weights, inputs_t)[1] * state, 0, keepdims=True)
 
     return advance, read
-
-
-def _forward_euler(transition, delta):
-    return 1 + transition * delta, delta
 
 
 def _zero_order_hold(transition, delta):

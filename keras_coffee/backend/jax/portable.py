@@ -109,7 +109,7 @@ def _coffee_step(feedback, has_input_matrix, has_output_gate):
 
 @functools.cache
 def _selective_step(discretization, is_varying):
-    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
+    discretize = {"zoh": _zero_order_hold, "euler": forward_euler}[discretization]
 
     def step(weights, state, inputs_t):
         transition, *fixed = weights
@@ -124,7 +124,7 @@ def _selective_step(discretization, is_varying):
     return step
 
 
-def _forward_euler(transition, delta):
+def forward_euler(transition, delta):
     return 1 + transition * delta, delta
 
 

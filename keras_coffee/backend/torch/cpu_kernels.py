@@ -2,25 +2,30 @@
 
 import torch
 
-from keras_coffee.backend.cpu import compiler
+from keras_coffee.backend.cpu import compiler, macros
 from keras_coffee.backend.cpu.blocks import Blocks
 
 
 @torch.compiler.assume_constant_result
 def is_available():
     """Whether there is a compiler for them."""
-    return compiler.is_available("coffee.c", **_coffee_macros(torch.float32))
+    return compiler.is_available("coffee.c", **macros.coffee(32))
 
 
 def coffee_forward(
     inputs, mask, weights, initial_state, *, feedback, has_input_matrix, has_output_gate, keep
 ):
     """Outputs `(B, T, D)`, the final state and what `coffee_backward` needs."""
-    options = (feedback, mask is not None, has_input_matrix, has_output_gate)
+    options = {
+        "feedback": feedback,
+        "has_mask": mask is not None,
+        "has_input_matrix": has_input_matrix,
+        "has_output_gate": has_output_gate,
+    }
     blocks = _blocks(inputs, weights, keep)
     outputs, final_state = torch.empty_like(inputs), torch.empty_like(initial_state)
     kept = inputs.new_empty(blocks.kept)
-    library = compiler.library("coffee.c", **_coffee_macros(inputs.dtype, *options))
+    library = compiler.library("coffee.c", **macros.coffee(_bits(inputs.dtype), **options))
     arrays = (inputs, mask, weights, initial_state, outputs, final_state, kept)
     _run(blocks, library.coffee_forward, arrays)
     return outputs, final_state, kept
@@ -40,11 +45,16 @@ def coffee_backward(
     keep,
 ):
     """Gradients by the inputs, the weights and the initial state."""
-    options = (feedback, mask is not None, has_input_matrix, has_output_gate)
+    options = {
+        "feedback": feedback,
+        "has_mask": mask is not None,
+        "has_input_matrix": has_input_matrix,
+        "has_output_gate": has_output_gate,
+    }
     blocks = _blocks(inputs, weights, keep)
     grad_inputs, grad_initial = torch.empty_like(inputs), torch.empty_like(grad_final)
     grad_weights = inputs.new_empty(blocks.rows, *weights.shape)
-    library = compiler.library("coffee.c", **_coffee_macros(inputs.dtype, *options))
+    library = compiler.library("coffee.c", **macros.coffee(_bits(inputs.dtype), **options))
     arrays = (grad_outputs, grad_final, kept, inputs, mask, weights)
     _run(blocks, library.coffee_backward, (*arrays, grad_inputs, grad_weights, grad_initial))
     return grad_inputs, grad_weights.sum(0), grad_initial
@@ -100,24 +110,14 @@ def selective_backward(
     return grad_inputs, grad_delta, *(x.sum(0) for x in sums), grad_initial
 
 
-def _coffee_macros(dtype, feedback="sigmoid", mask=False, input_matrix=False, output_gate=False):
-    return {
-        "REAL_BITS": _bits(dtype),
-        "FEEDBACK": compiler.FEEDBACKS[feedback],
-        "HAS_MASK": mask,
-        "HAS_INPUT_MATRIX": input_matrix,
-        "HAS_OUTPUT_GATE": output_gate,
-    }
-
-
 def _selective_library(inputs, input_matrix, output_matrix, discretization):
-    return compiler.library(
-        "selective.c",
-        REAL_BITS=_bits(inputs.dtype),
-        IS_EULER=discretization == "euler",
-        INPUT_VARIES=input_matrix.dim() == 3,
-        OUTPUT_VARIES=output_matrix.dim() == 3,
+    options = macros.selective(
+        _bits(inputs.dtype),
+        discretization=discretization,
+        input_varies=input_matrix.dim() == 3,
+        output_varies=output_matrix.dim() == 3,
     )
+    return compiler.library("selective.c", **options)
 
 
 def _bits(dtype):
