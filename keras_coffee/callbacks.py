@@ -1,5 +1,6 @@
-"""Callbacks for training: a rule of the paper, and a look at the solvers."""
+"""Callbacks for training: two rules of the paper, and a look at the solvers."""
 
+import numbers
 from typing import Any
 
 import keras
@@ -33,14 +34,76 @@ class StopAtTarget(keras.callbacks.Callback):
         self.target = target
 
     def on_epoch_end(self, epoch, logs=None):
-        logs = logs or {}
-        if self.monitor not in logs:
-            raise KeyError(
-                f"StopAtTarget monitors {self.monitor!r}, which is not among the metrics of this "
-                f"training: {sorted(logs)}."
-            )
-        if logs[self.monitor] >= self.target:
+        if _value_of(self, logs) >= self.target:
             self.model.stop_training = True
+
+
+class LowerLearningRate(keras.callbacks.Callback):
+    """Lowers the learning rate after the first epoch in which a metric is below a threshold.
+
+    It is never raised again, and one that is lower already stays as it is. Training that is
+    restored from a backup goes on with the rate that was reached, for it is saved with the
+    optimizer.
+
+    Args:
+        learning_rate: Positive number, the rate from then on.
+        below: The threshold.
+        monitor: Name of a metric that falls as the model gets better. Defaults to `"loss"`, the
+            mean over the epoch's training batches.
+
+    Raises:
+        ValueError: if `learning_rate` is not a positive number, or, at the start of training, if
+            the optimizer follows a `LearningRateSchedule`.
+        KeyError: at the end of an epoch, if there is no such metric.
+
+    Example:
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> model.compile(keras.optimizers.Adam(0.01), loss="mse")
+        >>> x, y = np.zeros((8, 1)), np.zeros((8, 1))
+        >>> lower = LowerLearningRate(0.005, below=0.45)
+        >>> history = model.fit(x, y, verbose=0, callbacks=[lower])
+        >>> round(float(model.optimizer.learning_rate), 6)
+        0.005
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", appendix "MNIST
+        Architecture and Results": 0.01, reduced to 0.005 when the training loss fell below 0.450.
+    """
+
+    def __init__(self, learning_rate: float, below: float, monitor: str = "loss"):
+        super().__init__()
+        if not 0 < learning_rate < float("inf"):
+            raise ValueError(
+                f"`learning_rate` must be a positive number, received {learning_rate}."
+            )
+        self.learning_rate = learning_rate
+        self.below = below
+        self.monitor = monitor
+
+    def on_train_begin(self, logs=None):
+        rate = self.model.optimizer.get_config()["learning_rate"]
+        if not isinstance(rate, numbers.Real):
+            raise ValueError(
+                "LowerLearningRate sets the learning rate of the optimizer, which follows a "
+                "schedule here. Compile the model with a number as learning rate, or leave the "
+                "callback out."
+            )
+
+    def on_epoch_end(self, epoch, logs=None):
+        if _value_of(self, logs) < self.below:
+            rate = float(self.model.optimizer.learning_rate)
+            self.model.optimizer.learning_rate = min(rate, self.learning_rate)
+
+
+def _value_of(callback: Any, logs: dict[str, Any] | None) -> float:
+    """The metric that a callback monitors."""
+    logs = logs or {}
+    if callback.monitor not in logs:
+        raise KeyError(
+            f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the "
+            f"metrics of this training: {sorted(logs)}."
+        )
+    return logs[callback.monitor]
 
 
 class SolverMonitor(keras.callbacks.Callback):

@@ -31,6 +31,7 @@ ALLOWED = {
     "layers": {"_typing", "backend", "cells", "constraints", "initializers", "ops", "solvers"},
     "datasets": set(),
     "streaming": {"_typing", "layers"},
+    "visualization": {"_typing", "layers"},
 }
 
 

@@ -1,0 +1,92 @@
+"""Every number of the paper, run again.
+
+    KERAS_BACKEND=jax python examples/paper/reproduce.py --list
+    KERAS_BACKEND=jax python examples/paper/reproduce.py table1 --seeds 3
+    KERAS_BACKEND=jax python examples/paper/reproduce.py mnist-coffee --budget-minutes 20
+    python examples/paper/reproduce.py report
+
+A finished run is one file in results/paper/ and is not run again; an interrupted one goes on
+where it was, with the same numbers as if nothing had happened. `report` writes docs/results.md.
+"""
+
+import argparse
+import datetime
+import pathlib
+
+import keras
+import report
+import training
+from rows import CURVES, ROWS, TRIED
+
+import results
+
+KNOWN = [*ROWS, *TRIED, *CURVES]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def main(argv=None):
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if args.seeds < 1:
+        parser.error("--seeds must be at least 1")
+    if not args.budget_minutes >= 0:
+        parser.error("--budget-minutes must not be negative")
+    if args.list:
+        print("\n".join(f"{row.name:28} {row.label}" for row in KNOWN))
+    elif args.names == ["report"]:
+        report.write(ROWS, args.results, ROOT / "docs")
+    else:
+        run_rows(chosen(parser, args), args)
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="tables, rows, or the word report")
+    add("--all", action="store_true", help="every row of the paper")
+    add("--list", action="store_true", help="name the rows and end")
+    add("--seeds", type=int, default=1, help="runs of each row, seeds 0, 1, … (default: 1)")
+    add("--budget-minutes", type=float, default=60.0, help="for each run (default: 60)")
+    add("--smoke", action="store_true", help="a few steps of each, to see that all of it runs")
+    folder = {"type": pathlib.Path, "metavar": "DIR"}
+    add("--results", **folder, default=ROOT / "results/paper", help="of finished runs")
+    add("--work", **folder, default=ROOT / "outputs/paper", help="weights, to resume from")
+    return parser
+
+
+def chosen(parser, args):
+    tables = dict.fromkeys(row.table for row in KNOWN)
+    for name in {*args.names} - {row.name for row in KNOWN} - tables.keys():
+        parser.error(f"no table or row {name!r}; tables: {', '.join(tables)}; rows: --list")
+    rows = [row for row in KNOWN if {row.name, row.table} & {*args.names}]
+    rows += [row for row in ROWS if args.all and row not in rows]
+    if not rows:
+        parser.error("name tables or rows, or pass --all; --list shows what there is")
+    return rows
+
+
+def run_rows(rows, args):
+    by_name = {row.name: row for row in KNOWN}
+    for row in dict.fromkeys(by_name[row.runs_of] for row in rows):
+        for seed in range(args.seeds):
+            name = f"{row.name}.{keras.config.backend()}.seed{seed}"
+            if results.is_done(args.results / f"{name}.json", args.budget_minutes):
+                print(f"{name} is done already.")
+            else:
+                run(row, seed, name, args)
+
+
+def run(row, seed, name, args):
+    print(f"{name}: {row.label}", flush=True)
+    experiment = row.experiment.smoke() if args.smoke else row.experiment
+    outcome = training.run(experiment, seed, args.work / name, args.budget_minutes)
+    outcome = {"row": row.name, "budget_minutes": args.budget_minutes, **outcome}
+    outcome["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+    results.write(args.results / f"{name}.json", outcome)
+    print("{row}: accuracy={accuracy:.4f} loss={loss:.4f} epochs={epochs}".format(**outcome))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""An image read as a sequence, in four directions."""
+
+import json
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Tensor
+
+DIRECTIONS = ("rows", "columns", "rows_reversed", "columns_reversed")
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class FourDirections(keras.layers.Layer):
+    """Reads an image as a sequence four times, and puts the four last outputs side by side.
+
+        y = [f₁(rows), f₂(columns), f₃(rows, last first), f₄(columns, last first)]
+
+    where each row, and each column, is the vector of one step, and each f is a copy of the layer
+    with weights of its own. The copies are the attributes `rows`, `columns`, `rows_reversed` and
+    `columns_reversed`, and have these words in front of the layer's name.
+
+    Args:
+        layer: A layer from sequences `(B, T, D)` to `(B, F)` or to `(B, T, F)`, of which the last
+            step is taken: a recurrent layer, or a `keras.Sequential` that has no `keras.Input`.
+            It is not run itself. As by `keras.layers.Bidirectional`, copies are made from its
+            configuration, those of recurrent layers with `return_sequences=False`; weights that
+            it may have already, and the shape that it was built for, are left behind. Copies start
+            with different weights, unless an initializer has a seed.
+        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer. The copies keep the dtype
+            policy of `layer`.
+
+    Input shape:
+        Images `(B, H, W)` or `(B, H, W, C)`, of which B alone may be unknown. Channels count as
+        features: the rows are H steps of W C features, the columns W steps of H C.
+
+    Output shape:
+        `(B, 4 F)`; if F is the number of features, as with `CoffeeLayer`, `(B, 2 C (H + W))`. In
+        the compute dtype.
+
+    Masks are dropped, with the warning that Keras has for it: a mask over rows says nothing of
+    columns.
+
+    Raises:
+        TypeError: if `layer` is not a Keras layer.
+        ValueError: if `layer` has `return_state`, `stateful` or `go_backwards`, if it does not
+            lead to one output of the ranks above, or if the inputs are not images of known height,
+            width and channels.
+
+    Example:
+        >>> directions = FourDirections(CoffeeLayer(n=2))
+        >>> directions(np.ones((8, 25, 25))).shape
+        (8, 100)
+        >>> directions.count_params()
+        600
+
+    Reference:
+        "Context-Selective State Space Models: Feedback is All You Need", Appendix "MNIST
+        Architecture and Results", subsection "Our Architecture".
+    """
+
+    def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
+        _check_layer(layer)
+        super().__init__(**kwargs)
+        # As text, since Keras would wrap and track a dictionary.
+        self._layer = json.dumps(_configuration(layer))
+        for direction in DIRECTIONS:
+            setattr(self, direction, _copy(json.loads(self._layer), direction))
+
+    def _copies(self):
+        return [getattr(self, direction) for direction in DIRECTIONS]
+
+    def build(self, input_shape):
+        for copy, shape in zip(self._copies(), self._sequence_shapes(input_shape), strict=True):
+            if not copy.built:
+                copy.build(shape)
+        axes = dict(enumerate(input_shape[1:], start=1))
+        self.input_spec = keras.InputSpec(ndim=len(input_shape), axes=axes)
+
+    def _sequence_shapes(self, shape):
+        if len(shape) not in (3, 4) or None in shape[1:]:
+            raise ValueError(
+                f"{self.name!r} expects images (batch, height, width) or (batch, height, width, "
+                "channels) of which the batch alone may be unknown, since a row has width and a "
+                f"column height features, received shape {tuple(shape)}. Give the size, for "
+                "example as keras.Input((25, 25)), and bring images to one size with "
+                "keras.layers.Resizing or CenterCrop."
+            )
+        batch, height, width, *channels = shape
+        factor = channels[0] if channels else 1
+        return 2 * [(batch, height, width * factor), (batch, width, height * factor)]
+
+    def call(self, inputs):
+        # A copy, because the images' own tensor may carry a mask, which the rows alone would see.
+        rows = _steps(ops.copy(inputs))
+        columns = _steps(ops.swapaxes(inputs, 1, 2))
+        sequences = rows, columns, ops.flip(rows, axis=1), ops.flip(columns, axis=1)
+        pairs = zip(self._copies(), sequences, strict=True)
+        outputs = [_last(copy, sequence) for copy, sequence in pairs]
+        return ops.concatenate([ops.cast(x, self.compute_dtype) for x in outputs], axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        pairs = zip(self._copies(), self._sequence_shapes(input_shape), strict=True)
+        return input_shape[0], sum(_width(copy, shape) for copy, shape in pairs)
+
+    def get_config(self):
+        trainable = {direction: getattr(self, direction).trainable for direction in DIRECTIONS}
+        layer = json.loads(self._layer)
+        return {**super().get_config(), "layer": layer, "trainable_copies": trainable}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        config["layer"] = keras.saving.deserialize_keras_object(config["layer"], custom_objects)
+        trainable = config.pop("trainable_copies", {})
+        directions = cls(**config)
+        for direction, is_trainable in trainable.items():
+            getattr(directions, direction).trainable = is_trainable
+        return directions
+
+
+def _check_layer(layer):
+    if not isinstance(layer, keras.layers.Layer):
+        raise TypeError(
+            f"`layer` must be a Keras layer, such as CoffeeLayer(n=2), received {layer!r}."
+        )
+    for flag in ("return_state", "stateful", "go_backwards"):
+        if getattr(layer, flag, False):
+            raise ValueError(
+                f"`layer` must not have {flag}=True, received {layer.name!r} with it: its copies "
+                "start anew with each image, each reads in its own direction, and nothing but "
+                f"their last outputs is returned. Leave {flag} out."
+            )
+
+
+def _configuration(layer):
+    """What Keras saves of a layer, without what ties it to a shape or to other objects."""
+
+    def cleaned(config):
+        if isinstance(config, list):
+            return [cleaned(entry) for entry in config]
+        if not isinstance(config, dict):
+            return config
+        # By its id Keras would find the first copy again while it loads a file.
+        dropped = {"build_config", "shared_object_id"} if "class_name" in config else set()
+        return {key: cleaned(value) for key, value in config.items() if key not in dropped}
+
+    return cleaned(keras.saving.serialize_keras_object(layer))
+
+
+def _copy(configuration, direction):
+    arguments = configuration["config"]
+    arguments["name"] = f"{direction}_{arguments['name']}"
+    if "return_sequences" in arguments:
+        arguments["return_sequences"] = False
+    return keras.saving.deserialize_keras_object(configuration)
+
+
+def _steps(images: Tensor) -> Tensor:
+    """`(B, T, D)` as it is, `(B, T, D, C)` as `(B, T, D C)`."""
+    if len(images.shape) == 3:
+        return images
+    _, length, dim, channels = images.shape
+    return ops.reshape(images, (ops.shape(images)[0], length, dim * channels))
+
+
+def _width(layer, shape):
+    """The features of a layer's last output, for sequences of a shape."""
+    outputs = layer.compute_output_spec(keras.KerasTensor(shape))
+    _check_outputs(layer, outputs)
+    return outputs.shape[-1]
+
+
+def _last(layer, sequence):
+    outputs = layer(sequence)
+    _check_outputs(layer, outputs)
+    return outputs[:, -1] if len(outputs.shape) == 3 else outputs
+
+
+def _check_outputs(layer, outputs):
+    shapes = [tuple(x.shape) for x in keras.tree.flatten(outputs)]
+    if len(shapes) != 1 or len(shapes[0]) not in (2, 3):
+        raise ValueError(
+            f"A layer to read an image with must return one tensor (batch, features) or (batch, "
+            f"time, features), received the shapes {shapes} from {layer.name!r}. Put what it lacks "
+            "around it in a keras.Sequential."
+        )

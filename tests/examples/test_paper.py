@@ -1,0 +1,181 @@
+"""The paper's experiments: what each row builds, and that runs repeat, resume and end rightly."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import programs
+import pytest
+
+ROOT = Path(__file__).parents[2]
+reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
+training = reproduce.training
+BY_NAME = {row.name: row for row in reproduce.KNOWN}
+# Nothing but a dense layer on eight images a step.
+QUICK = dataclasses.replace(
+    BY_NAME["smnist-pixels"].experiment.smoke(), epochs=4, lower_below_loss=1e9
+)
+
+
+class Interruption(keras.callbacks.Callback):
+    """What a user's Ctrl-C does, in the middle of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise KeyboardInterrupt
+
+
+def interrupted(experiment, epoch):
+    class Interrupted(type(experiment)):
+        def callbacks(self):
+            return [*super().callbacks(), Interruption(epoch)]
+
+    return Interrupted(**dataclasses.asdict(experiment))
+
+
+def outcome(run):
+    return {name: value for name, value in run.items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("name", [row.name for row in reproduce.ROWS])
+def test_each_row_has_the_parameters_of_the_paper(name):
+    row = BY_NAME[name]
+    weights = row.experiment.build_model().trainable_weights
+    assert sum(int(np.prod(weight.shape)) for weight in weights) == row.paper.parameters
+
+
+def test_names_are_given_once_and_runs_belong_to_known_rows():
+    assert len(BY_NAME) == len(reproduce.KNOWN)
+    for row in reproduce.KNOWN:
+        assert BY_NAME[row.runs_of].experiment == row.experiment
+
+
+def test_a_run_repeats_bit_for_bit(tmp_path):
+    experiment = BY_NAME["table2-d1"].experiment.smoke()
+    runs = [outcome(training.run(experiment, 3, tmp_path / str(turn), 1.0)) for turn in range(2)]
+    assert runs[0] == runs[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run without interruption, its learning rate lowered after the first epoch."""
+    folder = tmp_path_factory.mktemp("whole")
+    return training.run(QUICK, 0, folder, 10.0), folder
+
+
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(whole, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        training.run(interrupted(QUICK, epoch=2), 0, tmp_path, 10.0)
+    resumed = training.run(QUICK, 0, tmp_path, 10.0)
+    assert outcome(resumed) == outcome(whole[0])
+    assert (resumed["epochs"], resumed["stopped_by"]) == (4, "epochs")
+
+
+def test_a_run_whose_time_is_over_goes_on_when_there_is_more(whole, tmp_path):
+    short = training.run(QUICK, 0, tmp_path, 0.0)
+    assert (short["epochs"], short["stopped_by"]) == (1, "budget")
+    assert outcome(training.run(QUICK, 0, tmp_path, 10.0)) == outcome(whole[0])
+
+
+def test_another_seed_is_another_run(whole, tmp_path):
+    other = training.run(QUICK, 1, tmp_path, 0.0)
+    assert other["history"]["loss"][0] != whole[0]["history"]["loss"][0]
+
+
+def test_a_run_ends_at_its_target(tmp_path):
+    experiment = dataclasses.replace(BY_NAME["table2-d8"].experiment.smoke(), target_accuracy=0.0)
+    run = training.run(experiment, 0, tmp_path, 1.0)
+    assert (run["epochs"], run["stopped_by"]) == (1, "target")
+
+
+def test_a_finished_run_is_not_trained_further(whole):
+    run, folder = whole
+    assert training.run(QUICK, 0, folder, 10.0) == run
+
+
+def test_the_epoch_of_least_validation_loss_is_the_one_that_is_judged(tmp_path):
+    experiment = dataclasses.replace(QUICK, learning_rate=1.0, lower_below_loss=-1.0)
+    run = training.run(experiment, 0, tmp_path, 10.0)
+    losses = run["history"]["val_loss"]
+    assert run["best_epoch"] == 1 + int(np.argmin(losses))
+    assert run["best_epoch"] < run["epochs"], "the last epoch is the best: this shows nothing"
+    best = keras.models.load_model(tmp_path / "best.keras")
+    assert not best.compiled
+    best.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    _, _, test = QUICK.load_data(0)
+    # Validation and test are the same images of noise.
+    assert best.evaluate(test, verbose=0) == pytest.approx(min(losses), rel=1e-5)
+    assert run["loss"] == pytest.approx(min(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "losses, best", [([3.0, 1.0, 2.0], 2), ([float("nan"), 5.0], 2), ([float("nan")] * 2, 1)]
+)
+def test_nan_is_never_the_best(losses, best, tmp_path):
+    model = training.compiled(QUICK)
+    progress = training.Progress(tmp_path, 1.0)
+    progress.set_model(model)
+    progress.set_params({"epochs": 9})
+    progress.on_train_begin()
+    for epoch, loss in enumerate(losses):
+        progress.on_epoch_end(epoch, dict.fromkeys(training.METRICS, loss))
+    assert progress.summary()["best_epoch"] == best
+    kept = {file.name for file in tmp_path.glob("*.weights.h5")}
+    assert kept == {f"epoch-{epoch}.weights.h5" for epoch in {best, len(losses)}}
+
+
+def test_ih0_says_what_it_learned():
+    experiment = BY_NAME["ih0-embeddings"].experiment
+    facts = experiment.facts(experiment.build_model())
+    # The start "does not always yield the correct results".
+    assert facts == {"vectors": [[6, 6], [-10, -1], [-1, -10]], "sequences": 8, "answered": 6}
+
+
+def command(tmp_path, *arguments):
+    folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
+    reproduce.main([*arguments, "--smoke", *folders])
+
+
+def test_a_finished_run_becomes_a_file_and_is_not_run_again(tmp_path, capsys):
+    command(tmp_path, "smnist-pixels", "--seeds", "2")
+    backend = keras.config.backend()
+    files = sorted((tmp_path / "results").iterdir())
+    assert [file.name for file in files] == [
+        f"smnist-pixels.{backend}.seed{seed}.json" for seed in (0, 1)
+    ]
+    run = json.loads(files[1].read_text())
+    assert run["settings"] == dataclasses.asdict(BY_NAME["smnist-pixels"].experiment.smoke())
+    assert (run["row"], run["seed"], run["epochs"]) == ("smnist-pixels", 1, 2)
+    assert set(run["versions"]) == {"keras", "keras_coffee", "numpy", "python", backend}
+    assert run["parameters"] == 7850 and run["seconds"] > 0
+    before = [file.read_text() for file in files]
+    command(tmp_path, "smnist-pixels", "--seeds", "2")
+    assert "seed1 is done already" in capsys.readouterr().out
+    assert [file.read_text() for file in files] == before
+
+
+def test_the_rows_are_listed(capsys):
+    reproduce.main(["--list"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*BY_NAME]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["table9"], "no table or row 'table9'; tables: table1, table2"),
+        ([], "name tables or rows, or pass --all"),
+        (["table1", "--seeds", "0"], "--seeds must be at least 1"),
+        (["table1", "--budget-minutes", "-1"], "--budget-minutes must not be negative"),
+    ],
+)
+def test_bad_arguments_are_explained(arguments, message, capsys):
+    with pytest.raises(SystemExit) as error:
+        reproduce.main(arguments)
+    assert error.value.code == 2
+    assert message in capsys.readouterr().err
