@@ -42,6 +42,7 @@ def draw(model, file):
     for axes, sequence, label in zip(gates.subplots(2, 1), FIGURE, labels, strict=True):
         plot_gates(model, np.array([sequence]), axes=axes)
         axes.set_title(f"gates while {label} is read")
+        axes.set_xticks(range(len(sequence)), label.split("‖"))
     figure.savefig(file, dpi=120)
 
 

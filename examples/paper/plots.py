@@ -1,9 +1,8 @@
 """Pictures for docs/results.md."""
 
 import ih0
+import records
 from matplotlib.figure import Figure
-
-import results
 
 # Which table a picture belongs to, and what it shows.
 IMAGES = {
@@ -35,7 +34,7 @@ def learning_curves(runs, file):
                 own = f"{label} parameters" if row.startswith("curve") else None
                 axes.plot(seen, accuracy, ".-", color=colour, label=own, ms=3, lw=1)
     axes.set_xscale("log")
-    axes.legend()
+    axes.legend(loc="upper left")
     figure.savefig(file, dpi=120)
 
 
@@ -43,7 +42,7 @@ def accuracy_parameters(rows, runs, file):
     figure, axes = new_axes("parameters", "accuracy")
     for row in rows:
         length = row.name.startswith(("table1", "table2", "ablation"))
-        own = results.main_runs(runs[row.name])
+        own = records.main_runs(runs[row.name])
         if length and own:
             marker = "s" if "s6" in row.name or "linearized" in row.name else "o"
             best = max(run["accuracy"] for run in own)
@@ -56,7 +55,7 @@ def accuracy_parameters(rows, runs, file):
 def mnist_curves(rows, runs, file):
     figure, axes = new_axes("epochs", "validation accuracy")
     for number, row in enumerate(row for row in rows if row.table == "mnist"):
-        for index, run in enumerate(results.main_runs(runs[row.name])):
+        for index, run in enumerate(records.main_runs(runs[row.name])):
             accuracy = run["history"]["val_accuracy"]
             label = f"{row.label}, {run['parameters']:,} parameters" if index == 0 else None
             axes.plot(range(1, len(accuracy) + 1), accuracy, color=f"C{number}", label=label, lw=1)

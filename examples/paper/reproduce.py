@@ -14,11 +14,10 @@ import datetime
 import pathlib
 
 import keras
+import records
 import report
 import training
 from rows import CURVES, ROWS, TRIED
-
-import results
 
 KNOWN = [*ROWS, *TRIED, *CURVES]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -72,7 +71,7 @@ def run_rows(rows, args):
     for row in dict.fromkeys(by_name[row.runs_of] for row in rows):
         for seed in range(args.seeds):
             name = f"{row.name}.{keras.config.backend()}.seed{seed}"
-            if results.is_done(args.results / f"{name}.json", args.budget_minutes):
+            if records.is_done(args.results / f"{name}.json", args.budget_minutes):
                 print(f"{name} is done already.")
             else:
                 run(row, seed, name, args)
@@ -84,7 +83,7 @@ def run(row, seed, name, args):
     outcome = training.run(experiment, seed, args.work / name, args.budget_minutes)
     outcome = {"row": row.name, "budget_minutes": args.budget_minutes, **outcome}
     outcome["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
-    results.write(args.results / f"{name}.json", outcome)
+    records.write(args.results / f"{name}.json", outcome)
     print("{row}: accuracy={accuracy:.4f} loss={loss:.4f} epochs={epochs}".format(**outcome))
 
 
