@@ -7,6 +7,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_coffee.datasets.arguments import integer
 from keras_coffee.datasets.pattern_sampler import PatternSampler
 
 _SPLITS = ("train", "validation", "test")
@@ -91,13 +92,13 @@ class InductionHead(keras.utils.PyDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.length = _integer("length", length, 1)
-        self.target_length = _integer("target_length", target_length, 1)
-        self.noise_length = _integer("noise_length", noise_length, 0)
-        self.vocabulary_size = _integer("vocabulary_size", vocabulary_size, 2)
-        self.batch_size = _integer("batch_size", batch_size, 1)
-        self.steps_per_epoch = _integer("steps_per_epoch", steps_per_epoch, 1)
-        self.seed = _integer("seed", seed, 0)
+        self.length = integer("length", length, 1)
+        self.target_length = integer("target_length", target_length, 1)
+        self.noise_length = integer("noise_length", noise_length, 0)
+        self.vocabulary_size = integer("vocabulary_size", vocabulary_size, 2)
+        self.batch_size = integer("batch_size", batch_size, 1)
+        self.steps_per_epoch = integer("steps_per_epoch", steps_per_epoch, 1)
+        self.seed = integer("seed", seed, 0)
         self.split = _check_split(split)
         self.epoch = 0
         if trigger is None:
@@ -144,7 +145,7 @@ class InductionHead(keras.utils.PyDataset):
         return np.random.Generator(np.random.PCG64(sequence))
 
     def _draw_trigger(self, trigger_length: int) -> list[int]:
-        size = _integer("trigger_length", trigger_length, 1)
+        size = integer("trigger_length", trigger_length, 1)
         # A key that no batch has: theirs begin with the number of a split.
         generator = self._generator(len(_SPLITS))
         return generator.integers(1, self.vocabulary_size + 1, size=size).tolist()
@@ -194,17 +195,6 @@ class InductionHead(keras.utils.PyDataset):
         return symbols
 
 
-def _integer(name: str, value: Any, minimum: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(
-            f"{name} must be an integer, received {value!r} of type {type(value).__name__}. "
-            f"Pass an int of at least {minimum}."
-        )
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, received {value}. Use a larger one.")
-    return int(value)
-
-
 def _check_split(split: Any) -> str:
     if split not in _SPLITS:
         names = ", ".join(map(repr, _SPLITS))
@@ -215,14 +205,14 @@ def _check_split(split: Any) -> str:
 def _check_trigger(trigger: Any, trigger_length: Any, vocabulary_size: int) -> tuple[int, ...]:
     if isinstance(trigger, str) or not np.iterable(trigger):
         raise TypeError(f"trigger must be a list of symbols such as [1], received {trigger!r}.")
-    symbols = tuple(_integer("A symbol of trigger", symbol, 1) for symbol in trigger)
+    symbols = tuple(integer("A symbol of trigger", symbol, 1) for symbol in trigger)
     if max(symbols, default=1) > vocabulary_size:
         raise ValueError(
             f"Symbols of trigger must be 1 to vocabulary_size={vocabulary_size}, received "
             f"{list(symbols)}. Use smaller symbols or a larger vocabulary_size."
         )
     size = len(symbols) if trigger_length is None else trigger_length
-    if _integer("trigger_length", size, 1) != len(symbols):
+    if integer("trigger_length", size, 1) != len(symbols):
         raise ValueError(
             f"trigger_length is {trigger_length}, but trigger {list(symbols)} has {len(symbols)} "
             "symbols. Leave trigger_length out when trigger is given."
