@@ -1,5 +1,6 @@
 # make demo    COFFEE learns the induction-head task (KERAS_BACKEND=torch make demo: on PyTorch)
 # make test    format, lint, types, and the whole suite once per backend
+# make reproduce ARGS="table1 --seeds 3"    rows of the paper; ARGS=--list names them
 
 PYTHON ?= python3
 KERAS_BACKEND ?= jax
@@ -20,11 +21,24 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-.PHONY: demo test test-nightly test-peers lint format bench clean \
+# What the smoke test of the paper's rows writes.
+SMOKE := outputs/smoke
+
+.PHONY: demo reproduce reproduce-smoke test test-nightly test-peers lint format bench clean \
 	$(foreach rule,test test-nightly test-keras-nightly bench,$(BACKENDS:%=$(rule)-%))
 
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
+
+reproduce: .venv/installed-demo-$(KERAS_BACKEND)
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py $(ARGS)
+
+# Every row of the paper for a few steps, images of noise in the place of MNIST.
+reproduce-smoke: .venv/installed-demo-$(KERAS_BACKEND)
+	rm -rf $(SMOKE)
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py --all --smoke \
+		--results $(SMOKE)/results --work $(SMOKE)/work
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/ih0.py --output $(SMOKE)/ih0.png
 
 # Two backends at a time; each shows what it has to say when it is done.
 test: lint
