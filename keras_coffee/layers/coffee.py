@@ -157,7 +157,7 @@ class CoffeeLayer(Recurrence):
             **single,
             readout=ops.ones_like(single["gate"]),
             feedback=self.feedback,
-            initial_state=ops.reshape(initial_state, (shape[0], -1, 1)),
+            initial_state=ops.reshape(initial_state, (shape[0], shape[2] * self.n, 1)),
             mask=mask,
             solver=self.solver,
         )

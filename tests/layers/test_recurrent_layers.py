@@ -201,6 +201,11 @@ def test_trajectory_of_a_coffee_layer():
     np.testing.assert_allclose(ops.convert_to_numpy(layer(inputs)), read, atol=1e-5)
 
 
+def test_trajectory_of_no_sequence():
+    layer = randomized(CoffeeLayer(4))
+    assert [x.shape for x in layer.trajectory(np.zeros((0, 9, 3), "float32"))] == 2 * [(0, 9, 3, 4)]
+
+
 # Errors.
 
 
