@@ -1,6 +1,7 @@
 # make demo    COFFEE learns the induction-head task (KERAS_BACKEND=torch make demo: on PyTorch)
 # make test    format, lint, types, and the whole suite once per backend
 # make reproduce ARGS="table1 --seeds 3"    rows of the paper; ARGS=--list names them
+# make reproduce-smoke                      a few steps of each of them
 
 PYTHON ?= python3
 KERAS_BACKEND ?= jax
@@ -21,9 +22,6 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-# What the smoke test of the paper's rows writes.
-SMOKE := outputs/smoke
-
 .PHONY: demo reproduce reproduce-smoke test test-nightly test-peers lint format bench clean \
 	$(foreach rule,test test-nightly test-keras-nightly bench,$(BACKENDS:%=$(rule)-%))
 
@@ -35,10 +33,9 @@ reproduce: .venv/installed-demo-$(KERAS_BACKEND)
 
 # Every row of the paper for a few steps, images of noise in the place of MNIST.
 reproduce-smoke: .venv/installed-demo-$(KERAS_BACKEND)
-	rm -rf $(SMOKE)
-	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py --all --smoke \
-		--results $(SMOKE)/results --work $(SMOKE)/work
-	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/ih0.py --output $(SMOKE)/ih0.png
+	rm -rf outputs/smoke
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py --all --smoke
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/ih0.py --output outputs/smoke/ih0.png
 
 # Two backends at a time; each shows what it has to say when it is done.
 test: lint

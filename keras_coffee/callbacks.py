@@ -1,6 +1,5 @@
 """Callbacks for training: two rules of the paper, and a look at the solvers."""
 
-import numbers
 from typing import Any
 
 import keras
@@ -52,9 +51,10 @@ class LowerLearningRate(keras.callbacks.Callback):
             mean over the epoch's training batches.
 
     Raises:
-        ValueError: if `learning_rate` is not a positive number, or, at the start of training, if
-            the optimizer follows a `LearningRateSchedule`.
+        ValueError: if `learning_rate` is not a positive number.
         KeyError: at the end of an epoch, if there is no such metric.
+        TypeError: by Keras, when the rate is to be lowered and the optimizer follows a
+            `LearningRateSchedule`.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(1)])
@@ -80,30 +80,10 @@ class LowerLearningRate(keras.callbacks.Callback):
         self.below = below
         self.monitor = monitor
 
-    def on_train_begin(self, logs=None):
-        rate = self.model.optimizer.get_config()["learning_rate"]
-        if not isinstance(rate, numbers.Real):
-            raise ValueError(
-                "LowerLearningRate sets the learning rate of the optimizer, which follows a "
-                "schedule here. Compile the model with a number as learning rate, or leave the "
-                "callback out."
-            )
-
     def on_epoch_end(self, epoch, logs=None):
         if _value_of(self, logs) < self.below:
             rate = float(self.model.optimizer.learning_rate)
             self.model.optimizer.learning_rate = min(rate, self.learning_rate)
-
-
-def _value_of(callback: Any, logs: dict[str, Any] | None) -> float:
-    """The metric that a callback monitors."""
-    logs = logs or {}
-    if callback.monitor not in logs:
-        raise KeyError(
-            f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the "
-            f"metrics of this training: {sorted(logs)}."
-        )
-    return logs[callback.monitor]
 
 
 class SolverMonitor(keras.callbacks.Callback):
@@ -184,3 +164,14 @@ class _Probe(keras.layers.Layer):
         batch = inputs.shape[:1]
         dtypes = "int32", self.watched.state_dtype, "bool"
         return tuple(keras.KerasTensor(batch, dtype) for dtype in dtypes)
+
+
+def _value_of(callback: Any, logs: dict[str, Any] | None) -> float:
+    """The metric that a callback monitors."""
+    logs = logs or {}
+    if callback.monitor not in logs:
+        raise KeyError(
+            f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the "
+            f"metrics of this training: {sorted(logs)}."
+        )
+    return logs[callback.monitor]

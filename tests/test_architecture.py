@@ -29,7 +29,7 @@ ALLOWED = {
     "solvers": {"_typing", "backend", "cells"},
     "ops": {"_typing", "backend", "cells", "solvers"},
     "layers": {"_typing", "backend", "cells", "constraints", "initializers", "ops", "solvers"},
-    "datasets": set(),
+    "datasets": {"_typing"},
     "streaming": {"_typing", "layers"},
     "visualization": {"_typing", "layers"},
 }

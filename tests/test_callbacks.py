@@ -118,10 +118,20 @@ def test_a_rate_that_is_none_is_refused(rate):
         LowerLearningRate(rate, below=0.45)
 
 
-def test_a_schedule_is_refused_at_the_start():
+def test_a_schedule_is_refused_by_keras():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
-    with pytest.raises(ValueError, match="follows a schedule here. Compile the model with a numb"):
-        rates_of([0.1], LowerLearningRate(0.005, below=0.45), learning_rate=schedule)
+    lower = LowerLearningRate(0.005, below=0.45, monitor="quality")
+    with pytest.raises(TypeError, match="LearningRateSchedule"):
+        rates_of([0.1], lower, learning_rate=schedule)
+
+
+def test_the_rate_of_an_optimizer_that_scales_the_loss_is_lowered():
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(scaling, "mse")
+    x = np.zeros((2, 1), "float32")
+    model.fit(x, x, callbacks=[LowerLearningRate(0.005, below=0.45)], verbose=0)
+    assert float(scaling.inner_optimizer.learning_rate) == pytest.approx(0.005)
 
 
 def test_an_unknown_metric_is_named_by_the_callback_that_monitors_it():

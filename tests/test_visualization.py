@@ -96,8 +96,8 @@ def test_arrows_lead_from_state_to_state(ih0):
     axes = plot_state_trajectory(ih0, SYMBOLS)
     states, _ = trajectory(ih0.get_layer("coffee"), VECTORS[SYMBOLS])
     np.testing.assert_allclose(paths(axes), from_zero(states)[..., 0], rtol=1e-5)
-    colours = [tuple(q.get_facecolor()[0]) for q in axes.collections if isinstance(q, Quiver)]
-    assert len(set(colours)) == 2
+    colors = [tuple(q.get_facecolor()[0]) for q in axes.collections if isinstance(q, Quiver)]
+    assert len(set(colors)) == 2
     assert axes.get_xlabel() == "x(k), feature 0, state 0"
     assert axes.get_ylabel() == "x(k), feature 1, state 0"
     assert axes.get_aspect() == 1
@@ -202,7 +202,7 @@ def test_gates_of_masked_steps_are_zero(wide, features):
     assert (gates[:, 2] == 0).all() and (gates[:, [0, 1, 3]] > 0).all()
 
 
-def test_linear_gates_have_colours_on_both_sides_of_zero(features):
+def test_linear_gates_have_colors_on_both_sides_of_zero(features):
     layer = CoffeeLayer(2, feedback="linear")
     inputs, state = keras.Input((4, 3)), keras.Input((3, 2))
     model = keras.Model([inputs, state], layer(inputs, initial_state=state))
@@ -245,8 +245,8 @@ def drawn_classes(axes, points):
     return np.asarray(image.get_array())[row, column]
 
 
-def random_centres(axes, count=200):
-    """Centres of some of an image's pixels."""
+def random_centers(axes, count=200):
+    """Centers of some of an image's pixels."""
     left, right, bottom, top = axes.images[0].get_extent()
     shape = axes.images[0].get_array().shape
     y, x = (np.random.default_rng(2).integers(0, size, count) + 0.5 for size in shape)
@@ -255,9 +255,9 @@ def random_centres(axes, count=200):
     ).T
 
 
-def test_a_point_has_the_colour_of_the_model_s_answer(ih0):
+def test_a_point_has_the_color_of_the_model_s_answer(ih0):
     axes = plot_decision_regions(ih0, resolution=100)
-    points = random_centres(axes)
+    points = random_centers(axes)
     np.testing.assert_array_equal(drawn_classes(axes, points), answers(ih0, points))
     np.testing.assert_array_equal(drawn_classes(axes, VECTORS), [0, 1, 2])
     image = axes.images[0]
@@ -287,7 +287,7 @@ def test_regions_by_layers_of_any_kind(shape):
     model = keras.Sequential([keras.Input(shape), *layers])
     axes = plot_decision_regions(model, extent=(-2, 1, -1, 3), resolution=50)
     assert tuple(axes.images[0].get_extent()) == (-2, 1, -1, 3)
-    points = random_centres(axes)
+    points = random_centers(axes)
     found = drawn_classes(axes, points)
     np.testing.assert_array_equal(found, answers(model, points))
     assert len(np.unique(found)) > 1
@@ -300,7 +300,7 @@ def test_regions_of_a_functional_model_that_returns_a_state():
     first = keras.layers.Dense(3, name="first")
     model = keras.Model(inputs, keras.layers.Softmax()(2 * first(outputs)))
     axes = plot_decision_regions(model, resolution=50)
-    points = random_centres(axes)
+    points = random_centers(axes)
     expected = ops.convert_to_numpy(first(points.astype("float32"))).argmax(-1)
     np.testing.assert_array_equal(drawn_classes(axes, points), expected)
 
@@ -311,7 +311,7 @@ def test_regions_where_the_outputs_have_a_mask(asks):
     layers = [keras.layers.Masking(), CoffeeLayer(1), between, keras.layers.Dense(3)]
     model = keras.Sequential([keras.Input((4, 2)), *layers])
     axes = plot_decision_regions(model, resolution=50)
-    points = random_centres(axes)
+    points = random_centers(axes)
     np.testing.assert_array_equal(drawn_classes(axes, points), answers(model, points))
 
 

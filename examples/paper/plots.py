@@ -1,5 +1,7 @@
 """Pictures for docs/results.md."""
 
+import statistics
+
 import ih0
 import records
 from matplotlib.figure import Figure
@@ -11,7 +13,6 @@ IMAGES = {
     "mnist_curves.png": ("mnist", "Validation accuracy on MNIST over the epochs"),
     "ih0.png": ("ih0", "Vectors, decision regions, states and gates of the six-parameter model"),
 }
-SEQUENCES = 512 * 10_000  # in an epoch of induction heads
 
 
 def draw_all(rows, runs, folder):
@@ -24,43 +25,51 @@ def draw_all(rows, runs, folder):
 
 
 def learning_curves(runs, file):
-    figure, axes = new_axes("training sequences", "validation accuracy")
-    for name, label, colour in (("coffee", "COFFEE, 512", "C0"), ("s6", "S6, 784", "C1")):
-        for row in (f"curve-{name}", f"table1-{name}"):
-            for run in runs[row]:
-                steps = run["settings"]["steps"] * run["settings"]["batch_size"]
-                accuracy = run["history"]["val_accuracy"]
-                seen = [steps * (k + 1) for k in range(len(accuracy))]
-                own = f"{label} parameters" if row.startswith("curve") else None
-                axes.plot(seen, accuracy, ".-", color=colour, label=own, ms=3, lw=1)
+    """The first steps, looked at often, and after them the epochs of Table 1."""
+    axes = new_axes("training sequences", "validation accuracy")
+    for name, label, color in (("coffee", "COFFEE", "C0"), ("s6", "S6", "C1")):
+        own = records.main_runs(runs[f"curve-{name}"]) + records.main_runs(runs[f"table1-{name}"])
+        for run in own:
+            settings, accuracy = run["settings"], run["history"]["val_accuracy"]
+            epoch = settings["steps"] * settings["batch_size"]
+            seen = [epoch * (k + 1) for k in range(len(accuracy))]
+            own_label = f"{label}, {run['parameters']} parameters" if run is own[0] else None
+            axes.plot(seen, accuracy, ".-", color=color, label=own_label, ms=3, lw=1)
     axes.set_xscale("log")
-    axes.legend(loc="upper left")
-    figure.savefig(file, dpi=120)
+    finish(axes, file, loc="upper left")
 
 
 def accuracy_parameters(rows, runs, file):
-    figure, axes = new_axes("parameters", "accuracy")
+    """Mean and standard deviation over the seeds, sequences of sixteen symbols."""
+    axes = new_axes("parameters", "accuracy, mean and standard deviation over the seeds")
     for row in rows:
-        length = row.name.startswith(("table1", "table2", "ablation"))
-        own = records.main_runs(runs[row.name])
-        if length and own:
-            marker = "s" if "s6" in row.name or "linearized" in row.name else "o"
-            best = max(run["accuracy"] for run in own)
-            axes.plot(own[0]["parameters"], best, marker, label=row.label)
-    axes.set_xscale("log")
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(file, dpi=120)
+        own = records.main_runs(runs[row.runs_of])
+        if not own or not row.name.startswith(("table1", "table2", "ablation")) or row.same_as:
+            continue
+        accuracies = [run["accuracy"] for run in own]
+        deviation = statistics.stdev(accuracies) if len(own) > 1 else 0
+        marker = "s" if "s6" in row.name or "linearized" in row.name else "o"
+        mean = statistics.mean(accuracies)
+        axes.errorbar(own[0]["parameters"], mean, deviation, fmt=marker, label=row.label, capsize=3)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    finish(axes, file, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def mnist_curves(rows, runs, file):
-    figure, axes = new_axes("epochs", "validation accuracy")
+    axes = new_axes("epochs", "validation accuracy")
     for number, row in enumerate(row for row in rows if row.table == "mnist"):
         for index, run in enumerate(records.main_runs(runs[row.name])):
             accuracy = run["history"]["val_accuracy"]
             label = f"{row.label}, {run['parameters']:,} parameters" if index == 0 else None
             axes.plot(range(1, len(accuracy) + 1), accuracy, color=f"C{number}", label=label, lw=1)
-    axes.legend()
-    figure.savefig(file, dpi=120)
+    finish(axes, file)
+
+
+def finish(axes, file, **legend):
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(**legend)
+    axes.figure.savefig(file, dpi=120)
 
 
 def new_axes(xlabel, ylabel):
@@ -68,4 +77,4 @@ def new_axes(xlabel, ylabel):
     axes = figure.subplots()
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    return figure, axes
+    return axes

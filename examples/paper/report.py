@@ -5,30 +5,12 @@ import statistics
 import plots
 import records
 from induction_heads import IH0_PAPER
+from remarks import HEAD, OPEN
 from rows import TABLES, TRIED
 
-HEAD = """\
-# Results
-
-Every row of the paper's tables, run again. `examples/paper/reproduce.py` makes the runs, each a
-file in [results/paper](../results/paper) with its settings, seed, versions and learning curve, and
-`reproduce.py report` writes this page from them; nothing here is written by hand but the remarks.
-
-- **Accuracy and loss** are those of the epoch with the least validation loss, on sequences or
-  images that were used neither for training nor for choosing the epoch: mean and standard deviation
-  over the seeds. The paper's are printed as they stand there.
-- **Epochs** are the paper's: on induction heads 10,000 steps of 512 sequences, each new; on MNIST
-  50,000 images. A run ends when it has the paper's accuracy (where the paper has 0.99+: 0.995 on
-  the validation sequences), after the paper's number of epochs, or when its time is over.
-- **Minutes** are wall time of one run on one core of a busy machine with two; not a benchmark.
-- **Verdict**, on the mean: *reproduced* is within 0.01 of the paper on induction heads, or at least
-  0.99 where it has 0.99+, and within 0.5 % on MNIST; *better* is above that; *not reached in the
-  budget given* is below it in runs that were ended by their time; *different* is below it in runs
-  that had the paper's number of epochs.
-
-"""
+GOOD = ("reproduced", "better", "different: higher")
 COLUMNS = ("", "parameters", "accuracy: paper", "ours", "seed by seed", "loss: paper", "ours")
-COLUMNS += ("epochs: paper", "ours", "minutes", "verdict")
+COLUMNS += ("epochs: paper", "ours", "minutes", "backend", "verdict")
 
 
 def write(rows, folder, docs):
@@ -47,7 +29,7 @@ def page(rows, runs, again):
         parts += [f"## {title}\n\n", *section(own, runs)]
         parts += [vectors(runs[row.name]) for row in own if row.name == "ih0-embeddings"]
         parts += images(table)
-    parts += ["## What the paper leaves open\n\n", *section(TRIED, runs)]
+    parts += [OPEN, *section(TRIED, runs)]
     parts += ["## On the three backends\n\n", backends(rows, runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
@@ -62,25 +44,29 @@ def section(rows, runs):
 def line(row, runs):
     paper = row.paper
     if not runs:
-        return [row.label, f"{paper.parameters:,}", paper.accuracy, "not run", *[""] * 7]
-    percent = paper.accuracy.endswith("%")
+        absent = [""] * (len(COLUMNS) - 4)
+        return [row.label, f"{paper.parameters:,}", paper.accuracy, "not run", *absent]
+    accuracies = [run["accuracy"] for run in runs]
     return [
         row.label,
         f"{runs[0]['parameters']:,}",
         paper.accuracy,
-        spread([run["accuracy"] for run in runs], percent),
-        ", ".join(spread([run["accuracy"]], percent) for run in runs),
+        spread(accuracies, paper),
+        ", ".join(spread([accuracy], paper) for accuracy in accuracies) if len(runs) > 1 else "",
         paper.loss,
         spread([run["loss"] for run in runs]),
         paper.epochs,
         ", ".join(str(run["epochs"]) for run in runs),
         f"{statistics.mean(run['seconds'] for run in runs) / 60:.1f}",
+        runs[0]["backend"],
         f"**{verdict(row, runs)}**",
     ]
 
 
-def spread(values, percent=False):
-    scale, digits, unit = (100, 1, " %") if percent else (1, 3, "")
+def spread(values, paper=None):
+    """Mean and standard deviation; of accuracies with a digit more than the paper has."""
+    percent = paper is not None and paper.accuracy.endswith("%")
+    scale, digits, unit = (100, 2, " %") if percent else (1, 4 if paper else 3, "")
     text = f"{scale * statistics.mean(values):.{digits}f}"
     if len(values) > 1:
         text += f" ± {scale * statistics.stdev(values):.{digits}f}"
@@ -88,20 +74,35 @@ def spread(values, percent=False):
 
 
 def verdict(row, runs):
-    ours, paper = statistics.mean(run["accuracy"] for run in runs), row.paper.number
+    accuracies = [run["accuracy"] for run in runs]
+    by_mean = judged(row, statistics.mean(accuracies), runs)
+    as_good = sum(judged(row, accuracy, runs) in GOOD for accuracy in accuracies)
+    if as_good in (0, len(runs)):
+        return by_mean
+    return (
+        f"{by_mean}, by {as_good} of {len(runs)} seeds"
+        if by_mean in GOOD
+        else (f"{by_mean}, but by {as_good} of {len(runs)} seeds")
+    )
+
+
+def judged(row, ours, runs):
+    paper = row.paper.accuracy_as_number
     at_least = row.paper.accuracy.endswith("+")
     if ours < paper - (0 if at_least else row.paper.tolerance):
         by_time = any(run["stopped_by"] == "budget" for run in runs)
         return "not reached in the budget given" if by_time else "different"
-    return "reproduced" if at_least or ours <= paper + row.paper.tolerance else "better"
+    if at_least or ours <= paper + row.paper.tolerance:
+        return "reproduced"
+    return "different: higher" if row.paper.is_failure else "better"
 
 
 def vectors(runs):
     """What IH0 learned, beside what the paper prints."""
     cells = []
     for symbol, paper in enumerate(IH0_PAPER):
-        ours = ["({}, {})".format(*run["vectors"][symbol]) for run in runs[:1]]
-        cells.append([str(symbol + 1), "({}, {})".format(*paper), *ours])
+        pairs = [paper, *(run["vectors"][symbol] for run in runs[:1])]
+        cells.append([str(symbol + 1), *("({:.3f}, {:.3f})".format(*pair) for pair in pairs)])
     answered = [f"{run['answered']} of {run['sequences']} sequences" for run in runs[:1]]
     cells.append(["answered", "8 of 8 sequences", *answered])
     return as_table(("symbol", "vector in the paper", "vector here"), cells)
@@ -114,24 +115,35 @@ def images(table):
 
 
 def backends(rows, runs):
+    """Rows that ran on several backends, beside the seeds of the one with the most of them."""
     cells = []
     for row in rows:
-        own = {run["backend"]: [] for run in runs[row.name]}
-        for run in runs[row.name]:
-            own[run["backend"]].append(run["accuracy"])
-        if len(own) > 1:
-            cells += [[row.label, name, spread(own[name]), str(len(own[name]))] for name in own]
-    return as_table(("", "backend", "accuracy", "seeds"), cells)
+        main = [run["accuracy"] for run in records.main_runs(runs[row.name])]
+        for name in sorted({run["backend"] for run in runs[row.name]}):
+            own = [run["accuracy"] for run in runs[row.name] if run["backend"] == name]
+            if len(own) < len(runs[row.name]):
+                inside = within(own, main)
+                cells.append([row.label, name, spread(own, row.paper), str(len(own)), inside])
+    return as_table(("", "backend", "accuracy", "seeds", "within two standard deviations"), cells)
+
+
+def within(own, main):
+    """Whether means differ by no more than two standard deviations of the seeds."""
+    if own == main or len(main) < 2:
+        return ""
+    distance = abs(statistics.mean(own) - statistics.mean(main))
+    return "yes" if distance <= 2 * statistics.stdev(main) else "**no**"
 
 
 def twice(runs, again):
     """Which runs gave the same history, loss and accuracy, bit for bit, when they were repeated."""
     cells = []
-    for run in (run for repeated in again.values() for run in repeated):
-        key = run["backend"], run["seed"]
-        (first,) = (r for r in runs[run["row"]] if (r["backend"], r["seed"]) == key)
-        same = all(run[what] == first[what] for what in ("history", "loss", "accuracy"))
-        cells.append([run["row"], *map(str, key), "the same" if same else "**not the same**"])
+    for second in (run for repeated in again.values() for run in repeated):
+        key = second["row"], second["backend"], second["seed"]
+        for first in runs[second["row"]]:
+            if (first["row"], first["backend"], first["seed"]) == key:
+                same = all(first[what] == second[what] for what in ("history", "loss", "accuracy"))
+                cells.append([*map(str, key), "the same" if same else "**not the same**"])
     return as_table(("row", "backend", "seed", "history, loss and accuracy"), cells)
 
 

@@ -6,7 +6,8 @@
     python examples/paper/reproduce.py report
 
 A finished run is one file in results/paper/ and is not run again; an interrupted one goes on
-where it was, with the same numbers as if nothing had happened. `report` writes docs/results.md.
+where it was, with the same numbers as if nothing had happened. `report` writes docs/results.md,
+for which it needs matplotlib.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import pathlib
 
 import keras
 import records
-import report
 import training
 from rows import CURVES, ROWS, TRIED
 
@@ -30,10 +30,13 @@ def main(argv=None):
         parser.error("--seeds must be at least 1")
     if not args.budget_minutes >= 0:
         parser.error("--budget-minutes must not be negative")
+    settle_folders(args)
     if args.list:
         print("\n".join(f"{row.name:28} {row.label}" for row in KNOWN))
     elif args.names == ["report"]:
-        report.write(ROWS, args.results, ROOT / "docs")
+        import report  # needs matplotlib, and nothing else here does
+
+        report.write(ROWS, args.results, args.docs)
     else:
         run_rows(chosen(parser, args), args)
 
@@ -49,10 +52,20 @@ def make_parser():
     add("--seeds", type=int, default=1, help="runs of each row, seeds 0, 1, … (default: 1)")
     add("--budget-minutes", type=float, default=60.0, help="for each run (default: 60)")
     add("--smoke", action="store_true", help="a few steps of each, to see that all of it runs")
+    add("--again", action="store_true", help="from the start, beside the runs that there are")
     folder = {"type": pathlib.Path, "metavar": "DIR"}
-    add("--results", **folder, default=ROOT / "results/paper", help="of finished runs")
-    add("--work", **folder, default=ROOT / "outputs/paper", help="weights, to resume from")
+    add("--results", **folder, help="of finished runs (default: results/paper)")
+    add("--work", **folder, help="weights, to resume from (default: outputs/paper)")
+    add("--docs", **folder, default=ROOT / "docs", help="of the report (default: docs)")
     return parser
+
+
+def settle_folders(args):
+    """Runs for a look, and runs for a second time, are kept apart from the others."""
+    turn = "again" if args.again else ""
+    base = ROOT / "outputs" / "smoke" if args.smoke else ROOT
+    args.results = (args.results or base / "results" / "paper") / turn
+    args.work = (args.work or base / "outputs" / "paper") / turn
 
 
 def chosen(parser, args):

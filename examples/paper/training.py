@@ -1,5 +1,6 @@
 """One run of an experiment: trained, interrupted and resumed, and judged on fresh data."""
 
+import abc
 import contextlib
 import dataclasses
 import json
@@ -15,10 +16,23 @@ import keras_coffee
 METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
 
 
-class Experiment:
-    """What the experiments share: `build_model`, `load_data` and `smoke` are theirs."""
+class Experiment(abc.ABC):
+    """A frozen dataclass of settings, among them `learning_rate` and `epochs`."""
+
+    @abc.abstractmethod
+    def build_model(self):
+        """A model of symbols or images to logits, not compiled."""
+
+    @abc.abstractmethod
+    def load_data(self, seed):
+        """Data sets for training, validation and test, each with an `epoch`."""
+
+    @abc.abstractmethod
+    def smoke(self):
+        """The same for a few steps."""
 
     def callbacks(self):
+        """The rules by which the rate is lowered or training ends."""
         return []
 
     def facts(self, model):
@@ -39,7 +53,8 @@ def run(experiment, seed, folder, budget_minutes):
     folder.mkdir(parents=True, exist_ok=True)
     train, validation, test = experiment.load_data(seed)
     model = compiled(experiment)
-    progress = Progress(folder, budget_minutes)
+    identity = identity_of(experiment, seed)
+    progress = Progress(folder, budget_minutes, identity)
     epochs_done = progress.resume(model)
     # Keras advances the epoch of the data before each pass, and that of validation after it too.
     train.epoch, validation.epoch = epochs_done, 2 * epochs_done
@@ -55,18 +70,26 @@ def run(experiment, seed, folder, budget_minutes):
         )
     progress.load_best(model)
     loss, accuracy = model.evaluate(test, verbose=0)
+    # A copy without the optimizer, for the one of a model trained on torch loads nowhere else.
     keras.Sequential([*model.inputs, *model.layers]).save(folder / "best.keras")
     return {
-        "experiment": type(experiment).__name__,
-        "settings": dataclasses.asdict(experiment),
-        "seed": seed,
-        "backend": keras.config.backend(),
+        **identity,
         "versions": versions(),
         "parameters": sum(int(np.prod(weight.shape)) for weight in model.trainable_weights),
         "loss": loss,
         "accuracy": accuracy,
         **experiment.facts(model),
         **progress.summary(),
+    }
+
+
+def identity_of(experiment, seed):
+    """What two runs must have in common to give the same numbers."""
+    return {
+        "experiment": type(experiment).__name__,
+        "settings": dataclasses.asdict(experiment),
+        "seed": seed,
+        "backend": keras.config.backend(),
     }
 
 
@@ -97,11 +120,12 @@ class Progress(keras.callbacks.Callback):
     at any moment leaves a state to go on from. To be the last of the callbacks.
     """
 
-    def __init__(self, folder, budget_minutes):
+    def __init__(self, folder, budget_minutes, identity):
         super().__init__()
         self.folder = folder
         self.budget_seconds = 60 * budget_minutes
-        self.state = {"history": [], "best_epoch": 0, "seconds": 0.0, "stopped_by": None}
+        self.state = {"identity": identity, "history": [], "best_epoch": 0}
+        self.state |= {"seconds": 0.0, "stopped_by": None}
         self._start = 0.0
 
     @property
@@ -112,7 +136,13 @@ class Progress(keras.callbacks.Callback):
 
     def resume(self, model):
         with contextlib.suppress(FileNotFoundError):
-            self.state = json.loads((self.folder / "progress.json").read_text())
+            state = json.loads((self.folder / "progress.json").read_text())
+            if state.get("identity") != self.state["identity"]:
+                raise ValueError(
+                    f"{self.folder} holds a run with other settings, {state.get('identity')}. "
+                    "Delete it, or have weights kept elsewhere, by --work."
+                )
+            self.state = state
             model.optimizer.build(model.trainable_variables)
             model.load_weights(self._weights(self._epochs_done()))
         return self._epochs_done()

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_coffee._typing import is_integer
+
 
 def integer(name: str, value: Any, minimum: int) -> int:
     """The value as an int, if it is one of at least the minimum."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if not is_integer(value):
         raise TypeError(
             f"{name} must be an integer, received {value!r} of type {type(value).__name__}. "
             f"Pass an int of at least {minimum}."

@@ -16,17 +16,18 @@ _ORDER, _MOTION = range(2)
 class AugmentedImages(keras.utils.PyDataset):
     """Batches of images, each turned and moved at random, anew in each epoch.
 
-    Each image of each batch is turned about its centre by an angle from ±`rotation`, and moved
+    Each image of each batch is turned about its center by an angle from ±`rotation`, and moved
     horizontally by ±`translation` × width and vertically by ±`translation` × height, all uniform
-    and independent; then interpolated bilinearly, with zeros outside. That is torchvision's
-    `RandomAffine` but for one thing: there the shift is rounded to whole pixels, which for the
-    paper's 0.01 × 28 pixels means none at all; here it is not rounded.
+    and independent; then interpolated bilinearly, with zeros outside. torchvision's `RandomAffine`
+    differs in two things: unless told otherwise it takes the nearest pixel, and it rounds shifts to
+    whole pixels, which for the paper's 0.01 × 28 pixels means that nothing moves.
 
-    The images are shuffled in each epoch. A batch depends on the arguments, `epoch` and its index
-    alone, and is the same on every backend. `fit` and `evaluate` advance `epoch`, so each pass
-    sees new images; set `dataset.epoch` to see a pass again, or, after an interruption, to go on
-    with the next one. For batches in the same order everywhere, call `fit` with `shuffle=False`
-    and leave `workers` at 1. With `rotation=0, translation=0` the images stay as they are.
+    The images are shuffled in each epoch, unless `shuffle=False`. A batch depends on the
+    arguments, `epoch` and its index alone, and is the same on every backend. `fit` and `evaluate`
+    advance `epoch`, so each pass sees new images; set `dataset.epoch` to see a pass again, or,
+    after an interruption, to go on with the next one. For batches in the same order everywhere,
+    call `fit` with `shuffle=False` and leave `workers` at 1. With `rotation=0, translation=0` the
+    images stay as they are.
 
     It is written in NumPy because Keras' layers for this, `RandomRotation` and
     `RandomTranslation`, take several times as long as a training step on JAX and PyTorch on a CPU;
@@ -39,6 +40,8 @@ class AugmentedImages(keras.utils.PyDataset):
         rotation: Float, largest angle in degrees. Defaults to 5.
         translation: Float, largest shift as a fraction of width and height. Defaults to 0.01.
         seed: Non-negative integer. Defaults to 0.
+        shuffle: If False, images come in the order given, as `model.predict` needs them for a
+            comparison with the labels. Defaults to True.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -73,6 +76,7 @@ class AugmentedImages(keras.utils.PyDataset):
         rotation: float = 5.0,
         translation: float = 0.01,
         seed: int = 0,
+        shuffle: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -81,6 +85,7 @@ class AugmentedImages(keras.utils.PyDataset):
         self.rotation = not_negative("rotation", rotation)
         self.translation = not_negative("translation", translation)
         self.seed = integer("seed", seed, 0)
+        self.shuffle = shuffle
         self.epoch = 0
         self._shuffled = self._shuffle(0)
 
@@ -117,7 +122,9 @@ class AugmentedImages(keras.utils.PyDataset):
         return shuffled[1]
 
     def _shuffle(self, epoch: int) -> tuple[int, np.ndarray]:
-        return epoch, self._generator(_ORDER, epoch).permutation(len(self.images))
+        count = len(self.images)
+        order = self._generator(_ORDER, epoch).permutation(count) if self.shuffle else range(count)
+        return epoch, np.asarray(order)
 
     def _generator(self, *key: int) -> np.random.Generator:
         # The bit generator is named because numpy's default one may change.

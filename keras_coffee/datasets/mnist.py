@@ -60,7 +60,7 @@ def load_mnist(path: str | os.PathLike | None = None, seed: int = 0) -> tuple[Pa
 
     Raises:
         FileNotFoundError: If there is no file at `path` or `KERAS_COFFEE_DATA`.
-        ConnectionError: If Keras neither has MNIST in its cache nor can download it.
+        OSError: If Keras neither has MNIST in its cache nor can download it.
         TypeError: If `seed` is not an integer.
         ValueError: If the file is not an `.npz` file, is damaged, lacks one of the arrays, or holds
             something else than MNIST; or if `seed` is negative.
@@ -79,7 +79,9 @@ def load_mnist(path: str | os.PathLike | None = None, seed: int = 0) -> tuple[Pa
     """
     seed = integer("seed", seed, 0)
     source = path if path is not None else os.environ.get(_VARIABLE) or None
-    arrays = _download() if source is None else _read(_file(Path(source), path is not None))
+    arrays = (
+        _download() if source is None else _read(_file(Path(source).expanduser(), path is not None))
+    )
     for name, expected in _CONTENTS.items():
         _check_contents(name, arrays[name], *expected, source)
     images, labels = arrays["x_train"], arrays["y_train"].astype(np.int32)
@@ -126,7 +128,7 @@ def _download() -> dict[str, np.ndarray]:
         (x_train, y_train), (x_test, y_test) = keras.datasets.mnist.load_data()
     # Keras raises Exception itself when there is no internet.
     except Exception as error:
-        raise ConnectionError(f"Keras could not provide MNIST: {error}. {_REMEDIES}") from error
+        raise OSError(f"Keras could not provide MNIST: {error}. {_REMEDIES}") from error
     return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
 
 

@@ -9,14 +9,14 @@ _BLOCK = 16_000
 def roto_translate(
     images: np.ndarray, angles: np.ndarray, right: np.ndarray, down: np.ndarray
 ) -> np.ndarray:
-    """Turns each image about its centre, then moves it: bilinear, with zeros outside.
+    """Turns each image about its center, then moves it: bilinear, with zeros outside.
 
     The output's pixel at (row i, column j) shows the input at
 
         row    cos(a) (i - i₀ - down) - sin(a) (j - j₀ - right) + i₀
         column sin(a) (i - i₀ - down) + cos(a) (j - j₀ - right) + j₀
 
-    where (i₀, j₀) is the centre of the image and a its angle, clockwise.
+    where (i₀, j₀) is the center of the image and a its angle, clockwise.
 
     Args:
         images: Real array `(B, H, W)`.

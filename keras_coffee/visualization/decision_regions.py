@@ -16,8 +16,8 @@ from keras_coffee.visualization.inside import coffee_layer, rest_of_model
 
 Extent = tuple[float, float, float, float]
 
-# Light colours that the colour-blind tell apart, on which lines stand out: P. Tol.
-_COLOURS = (
+# Light colors that the color-blind tell apart, on which lines stand out: P. Tol.
+_COLORS = (
     *("#EEDD88", "#99DDFF", "#BBCC33", "#FFAABB", "#77AADD", "#44BB99", "#EE8866", "#AAAA00"),
     "#DDDDDD",
 )
@@ -32,7 +32,7 @@ def plot_decision_regions(
     resolution: int = 300,
     axes: Axes | None = None,
 ) -> Axes:
-    """Colours the plane of a `CoffeeLayer`'s two outputs by the class that the model answers.
+    """Colors the plane of a `CoffeeLayer`'s two outputs by the class that the model answers.
 
     A point y counts as the output at all steps, of which there are as many as the model has, or as
     few as it can do with. The layers that follow make class scores of them, and the largest score
@@ -132,8 +132,8 @@ def _checked_extent(extent: Any, axes: Axes | None, vectors: np.ndarray) -> Exte
     return tuple(shown.tolist())
 
 
-def _centres(extent: Extent, resolution: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates of the centres of an image's pixels."""
+def _centers(extent: Extent, resolution: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates of the centers of an image's pixels."""
     steps = (np.arange(resolution) + 0.5) / resolution
     left, right, bottom, top = extent
     return left + steps * (right - left), bottom + steps * (top - bottom)
@@ -143,7 +143,7 @@ def _classes(
     rest: keras.Model, shape: tuple[int, ...], extent: Extent, resolution: int
 ) -> np.ndarray:
     """The class of every pixel, `(resolution, resolution)`, from the bottom up."""
-    points = np.stack(np.meshgrid(*_centres(extent, resolution)), axis=-1).reshape(-1, 2)
+    points = np.stack(np.meshgrid(*_centers(extent, resolution)), axis=-1).reshape(-1, 2)
     points = points.astype("float32").reshape(-1, *[1] * (len(shape) - 1), 2)
     held = np.broadcast_to(points, (len(points), *shape))
     masks = [np.ones(held.shape[:2], bool) for _ in rest.inputs[1:]]
@@ -153,12 +153,12 @@ def _classes(
 
 
 def _draw_regions(axes: Axes, classes: np.ndarray, extent: Extent) -> None:
-    # Classes beyond the colours share them; lines part them in any case.
+    # Classes beyond the colors share them; lines part them in any case.
     axes.imshow(
-        classes % len(_COLOURS),
-        cmap=ListedColormap(_COLOURS),
+        classes % len(_COLORS),
+        cmap=ListedColormap(_COLORS),
         vmin=-0.5,
-        vmax=len(_COLOURS) - 0.5,
+        vmax=len(_COLORS) - 0.5,
         origin="lower",
         extent=extent,
         interpolation="nearest",
@@ -168,15 +168,15 @@ def _draw_regions(axes: Axes, classes: np.ndarray, extent: Extent) -> None:
     axes.set_aspect("equal", adjustable="box")
     for number in np.unique(classes)[1:]:
         borders = (classes == number).astype(float)
-        centres = _centres(extent, len(classes))
-        axes.contour(*centres, borders, [0.5], colors="white", linewidths=1.0, zorder=1)
+        centers = _centers(extent, len(classes))
+        axes.contour(*centers, borders, [0.5], colors="white", linewidths=1.0, zorder=1)
 
 
 def _name_regions(
     axes: Axes, classes: np.ndarray, extent: Extent, labels: Sequence[str], vectors: np.ndarray
 ) -> None:
     """Writes each name where its region is widest, away from the vectors' arrows."""
-    x, y = _centres(extent, len(classes))
+    x, y = _centers(extent, len(classes))
     free = np.ones(classes.shape, bool)
     for point in (vectors[:, None] * np.linspace(0, 1.1, 100)[:, None]).reshape(-1, 2):
         free[abs(y - point[1]).argmin(), abs(x - point[0]).argmin()] = False

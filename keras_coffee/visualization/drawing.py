@@ -15,7 +15,7 @@ def new_axes(width: float, height: float) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def draw_arrows(axes: Axes, path: np.ndarray, colour: str, width: float = 0.006) -> None:
+def draw_arrows(axes: Axes, path: np.ndarray, color: str, width: float = 0.006) -> None:
     """Draws arrows `(K, 2)` from point to point of a path `(K + 1, 2)`."""
     axes.quiver(
         *path[:-1].T,
@@ -27,13 +27,13 @@ def draw_arrows(axes: Axes, path: np.ndarray, colour: str, width: float = 0.006)
         headwidth=4,
         headlength=5,
         headaxislength=4.5,
-        color=colour,
+        color=color,
         zorder=3,
     )
 
 
 def write(
-    axes: Axes, text: str, point: np.ndarray, direction: np.ndarray, colour: str, turn: float = 0.0
+    axes: Axes, text: str, point: np.ndarray, direction: np.ndarray, color: str, turn: float = 0.0
 ) -> None:
     """Writes beyond a point, in a direction turned by an angle, so that arrows stay free."""
     angle = np.arctan2(direction[1], direction[0]) + turn
@@ -45,7 +45,7 @@ def write(
         ha="center",
         va="center",
         fontsize="small",
-        color=colour,
+        color=color,
         path_effects=[patheffects.withStroke(linewidth=2, foreground="white")],
         zorder=4,
     )

@@ -25,7 +25,7 @@ def plot_gates(
 
     A row is a state of a feature, a column a step, in the order in which the layer takes them. 1
     (light) lets the input into the state, 0 (dark) holds the state; masked steps are 0. The gates
-    of `feedback="linear"` have no bounds: their colours go to both sides of a white zero.
+    of `feedback="linear"` have no bounds: their colors go to both sides of a white zero.
 
     Args:
         model: A built `keras.Sequential` or Functional model with a `CoffeeLayer`.
@@ -60,11 +60,11 @@ def plot_gates(
     gates = run.gates[0].reshape(steps, dim * n).T
     if axes is None:
         axes = new_axes(min(3 + 0.3 * steps, 12), min(1.8 + 0.2 * dim * n, 9))
-    colours: dict[str, Any] = {"cmap": "cividis", "vmin": 0, "vmax": 1}
+    colors: dict[str, Any] = {"cmap": "cividis", "vmin": 0, "vmax": 1}
     if run.layer.feedback == "linear":
         bound = float(abs(gates).max()) or 1.0
-        colours = {"cmap": "PuOr", "vmin": -bound, "vmax": bound}
-    image = axes.imshow(gates, aspect="auto", interpolation="nearest", **colours)
+        colors = {"cmap": "PuOr", "vmin": -bound, "vmax": bound}
+    image = axes.imshow(gates, aspect="auto", interpolation="nearest", **colors)
     axes.figure.colorbar(image, ax=axes, label="gate Δ(k)")
     _label_rows(axes, dim, n)
     _label_steps(axes, steps, None if run.symbols is None else run.symbols[0])

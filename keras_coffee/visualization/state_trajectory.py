@@ -12,8 +12,8 @@ from keras_coffee.layers import CoffeeLayer
 from keras_coffee.visualization.drawing import checked_labels, draw_arrows, new_axes, write
 from keras_coffee.visualization.inside import Run, follow
 
-# Colours that the colour-blind tell apart: M. Okabe and K. Ito.
-_COLOURS = ("#0072B2", "#D55E00", "#000000", "#CC79A7", "#009E73", "#E69F00", "#56B4E9")
+# Colors that the color-blind tell apart: M. Okabe and K. Ito.
+_COLORS = ("#0072B2", "#D55E00", "#000000", "#CC79A7", "#009E73", "#E69F00", "#56B4E9")
 
 
 def plot_state_trajectory(
@@ -26,7 +26,7 @@ def plot_state_trajectory(
 ) -> Axes:
     """Draws how the state of a `CoffeeLayer` moves, step by step, in the plane of two states.
 
-    An arrow for each step leads from x(k-1) to x(k) and has the number k at its head, one colour
+    An arrow for each step leads from x(k-1) to x(k) and has the number k at its head, one color
     for each sequence. The first starts where the layer does: at zero, or at the initial state that
     the model gives it or a stateful layer carries. Neither weights nor carried states change.
 
@@ -62,9 +62,9 @@ def plot_state_trajectory(
     """
     run = follow(model, inputs, layer)
     paths, names = _paths(run, states)
-    if len(paths) > len(_COLOURS):
+    if len(paths) > len(_COLORS):
         raise ValueError(
-            f"At most {len(_COLOURS)} sequences can be told apart, received {len(paths)}. Pass a "
+            f"At most {len(_COLORS)} sequences can be told apart, received {len(paths)}. Pass a "
             "few of them, for example inputs[:2]."
         )
     labels = checked_labels(labels, len(paths), _titles(run))
@@ -73,15 +73,15 @@ def plot_state_trajectory(
         axes.set(xlabel=names[0], ylabel=names[1])
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.1)
-    for path, colour, label in zip(paths, _COLOURS, labels, strict=False):
+    for path, color, label in zip(paths, _COLORS, labels, strict=False):
         # The line is for the limits of the axes and the legend, which know nothing of arrows.
-        axes.plot(*path.T, color=colour, marker="o", markersize=4, markevery=[0], label=label)
-        draw_arrows(axes, path, colour)
+        axes.plot(*path.T, color=color, marker="o", markersize=4, markevery=[0], label=label)
+        draw_arrows(axes, path, color)
     axes.autoscale_view()
     reach = 0.04 * max(np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim()))
     for i, path in enumerate(paths):
         # Sequences that come to a point from the same side are written apart.
-        _number_steps(axes, path, _COLOURS[i], reach, turn=0.7 * (i - (len(paths) - 1) / 2))
+        _number_steps(axes, path, _COLORS[i], reach, turn=0.7 * (i - (len(paths) - 1) / 2))
     axes.legend(title=None if run.symbols is None else "inputs")
     return axes
 
@@ -132,7 +132,7 @@ def _titles(run: Run) -> list[str]:
     return [" ".join(row if len(row) <= 10 else [*row[:6], "…", *row[-3:]]) for row in rows]
 
 
-def _number_steps(axes: Axes, path: np.ndarray, colour: str, reach: float, turn: float) -> None:
+def _number_steps(axes: Axes, path: np.ndarray, color: str, reach: float, turn: float) -> None:
     """Writes the steps beside the points; steps that end within `reach` of another go with it."""
     places: list[list[int]] = []
     for k in range(1, len(path)):
@@ -143,7 +143,7 @@ def _number_steps(axes: Axes, path: np.ndarray, colour: str, reach: float, turn:
             places.append([k])
     for steps in places:
         point = path[steps[0]]
-        write(axes, _ranges(steps), point, point - path[steps[0] - 1], colour, turn)
+        write(axes, _ranges(steps), point, point - path[steps[0] - 1], color, turn)
 
 
 def _ranges(steps: list[int]) -> str:

@@ -208,3 +208,13 @@ def test_impossible_data(images, labels, error, message):
 def test_impossible_settings(settings, error, message):
     with pytest.raises(error, match=message):
         build(**settings)
+
+
+def test_without_shuffling_images_and_labels_stay_in_order():
+    images, labels = np.arange(7 * 4 * 4).reshape(7, 4, 4), np.arange(7)
+    dataset = AugmentedImages(images, labels, 3, rotation=0, translation=0, shuffle=False)
+    for epoch in range(2):
+        dataset.epoch = epoch
+        batches = [dataset[index] for index in range(len(dataset))]
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), images)
+        np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), labels)

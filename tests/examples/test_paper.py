@@ -36,6 +36,8 @@ def interrupted(experiment, epoch):
         def callbacks(self):
             return [*super().callbacks(), Interruption(epoch)]
 
+    # A run is known by the name of its experiment.
+    Interrupted.__name__ = type(experiment).__name__
     return Interrupted(**dataclasses.asdict(experiment))
 
 
@@ -56,10 +58,13 @@ def test_names_are_given_once_and_runs_belong_to_known_rows():
         assert BY_NAME[row.runs_of].experiment == row.experiment
 
 
-def test_a_run_repeats_bit_for_bit(tmp_path):
+def test_a_run_repeats_bit_for_bit_in_one_piece_or_two(tmp_path):
+    # Its sequences are new in each pass, those of validation too.
     experiment = BY_NAME["table2-d1"].experiment.smoke()
-    runs = [outcome(training.run(experiment, 3, tmp_path / str(turn), 1.0)) for turn in range(2)]
-    assert runs[0] == runs[1]
+    first = training.run(experiment, 3, tmp_path / "first", 10.0)
+    assert outcome(training.run(experiment, 3, tmp_path / "second", 10.0)) == outcome(first)
+    assert training.run(experiment, 3, tmp_path / "pieces", 0.0)["epochs"] == 1
+    assert outcome(training.run(experiment, 3, tmp_path / "pieces", 10.0)) == outcome(first)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,19 @@ def test_a_run_whose_time_is_over_goes_on_when_there_is_more(whole, tmp_path):
     short = training.run(QUICK, 0, tmp_path, 0.0)
     assert (short["epochs"], short["stopped_by"]) == (1, "budget")
     assert outcome(training.run(QUICK, 0, tmp_path, 10.0)) == outcome(whole[0])
+
+
+def test_an_interruption_while_weights_are_written_loses_that_epoch_alone(whole, tmp_path):
+    training.run(QUICK, 0, tmp_path, 0.0)
+    (tmp_path / "epoch-2.weights.h5").write_bytes(b"cut off")
+    assert outcome(training.run(QUICK, 0, tmp_path, 10.0)) == outcome(whole[0])
+
+
+def test_a_run_with_other_settings_is_not_taken_for_this_one(whole):
+    _, folder = whole
+    for experiment, seed in ((dataclasses.replace(QUICK, learning_rate=0.5), 0), (QUICK, 1)):
+        with pytest.raises(ValueError, match="holds a run with other settings, .* by --work"):
+            training.run(experiment, seed, folder, 10.0)
 
 
 def test_another_seed_is_another_run(whole, tmp_path):
@@ -119,7 +137,7 @@ def test_the_epoch_of_least_validation_loss_is_the_one_that_is_judged(tmp_path):
 )
 def test_nan_is_never_the_best(losses, best, tmp_path):
     model = training.compiled(QUICK)
-    progress = training.Progress(tmp_path, 1.0)
+    progress = training.Progress(tmp_path, 1.0, {})
     progress.set_model(model)
     progress.set_params({"epochs": 9})
     progress.on_train_begin()
@@ -158,6 +176,20 @@ def test_a_finished_run_becomes_a_file_and_is_not_run_again(tmp_path, capsys):
     command(tmp_path, "smnist-pixels", "--seeds", "2")
     assert "seed1 is done already" in capsys.readouterr().out
     assert [file.read_text() for file in files] == before
+
+
+@pytest.mark.parametrize(
+    "arguments, results, work",
+    [
+        ([], "results/paper", "outputs/paper"),
+        (["--again"], "results/paper/again", "outputs/paper/again"),
+        (["--smoke"], "outputs/smoke/results/paper", "outputs/smoke/outputs/paper"),
+    ],
+)
+def test_runs_of_another_kind_have_folders_of_their_own(arguments, results, work):
+    args = reproduce.make_parser().parse_args(arguments)
+    reproduce.settle_folders(args)
+    assert (args.results, args.work) == (ROOT / results, ROOT / work)
 
 
 def test_the_rows_are_listed(capsys):
