@@ -57,10 +57,16 @@ class InductionHeads(Experiment):
             [
                 keras.Input((None,), dtype="int32"),
                 embedding,
-                LAYERS[self.layer](self.n),
-                SoftminLogits(embedding, last=self.target_length),
+                self.recurrence(),
+                self.logits(embedding),
             ]
         )
+
+    def recurrence(self):
+        return LAYERS[self.layer](self.n)
+
+    def logits(self, embedding):
+        return SoftminLogits(embedding, last=self.target_length)
 
     def load_data(self, seed):
         task = functools.partial(

@@ -5,6 +5,7 @@ import functools
 
 from induction_heads import Ih0, InductionHeads
 from mnist import FourDirectionMnist, SequentialMnist
+from readings import FreeTransition, SquaredDistance
 from training import Experiment
 
 
@@ -182,25 +183,40 @@ ROWS = [
     Row("ih0-embeddings", "COFFEE, n=1, D=2, all but E fixed", Ih0(), Paper("100%", "", 6, "")),
 ]
 
-# Other readings of the paper's text, of rows that did not come out at first. The figures are
-# those of the row that they belong to.
+# Other readings of the paper's text, of rows that did not come out at first.
+D4, D2 = Paper("0.99+", "0.002", 48), Paper("0.99", "0.035", 24)
+D2_SETTINGS = {"n": 1, "unit_symbol": None, "dim": 2, "target_accuracy": 0.99}
 TRIED = [
     Row(
         "tried-d4-normal",
         "n=1, D=4; vectors start from N(0, 1)",
         Small(dim=4, embeddings="standard_normal"),
-        Paper("0.99+", "0.002", 48),
+        D4,
+    ),
+    Row(
+        "tried-d4-unit",
+        "n=1, D=4; the vector of symbol 0 is fixed to ones",
+        InductionHeads(n=1, dim=4),
+        dataclasses.replace(D4, parameters=44),
     ),
     Row(
         "tried-d2-normal",
         "n=1, D=2; vectors start from N(0, 1)",
-        Small(dim=2, embeddings="standard_normal", target_accuracy=0.99),
-        Paper("0.99", "0.035", 24),
+        InductionHeads(**D2_SETTINGS, embeddings="standard_normal"),
+        D2,
     ),
+    Row("tried-d2-squared", "n=1, D=2; squared distances", SquaredDistance(**D2_SETTINGS), D2),
+    Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2_SETTINGS), D2),
     Row(
         "tried-mnist-turned",
         "COFFEE with output filter; images turned, not moved",
         FourDirectionMnist(layer="coffee-output-filter", translation=0.0),
+        Paper("97.0%", "0.100", 3585, "100"),
+    ),
+    Row(
+        "tried-mnist-still",
+        "COFFEE with output filter; images neither turned nor moved",
+        FourDirectionMnist(layer="coffee-output-filter", translation=0.0, rotation=0.0),
         Paper("97.0%", "0.100", 3585, "100"),
     ),
 ]

@@ -45,11 +45,21 @@ def outcome(run):
     return {name: value for name, value in run.items() if name != "seconds"}
 
 
-@pytest.mark.parametrize("name", [row.name for row in reproduce.ROWS])
+@pytest.mark.parametrize("name", [row.name for row in (*reproduce.ROWS, *reproduce.TRIED)])
 def test_each_row_has_the_parameters_of_the_paper(name):
     row = BY_NAME[name]
     weights = row.experiment.build_model().trainable_weights
     assert sum(int(np.prod(weight.shape)) for weight in weights) == row.paper.parameters
+
+
+def test_logits_of_squared_distances():
+    model = BY_NAME["tried-d2-squared"].experiment.build_model()
+    outputs = np.array([[[3.0, 1.0], [0.5, -2.0]]], "float32")
+    table = keras.ops.convert_to_numpy(model.layers[0].table()).astype("float64")
+    distances = ((outputs[:, 1:, None] - table) ** 2).sum(-1)
+    share = np.exp(-distances) / np.exp(-distances).sum(-1, keepdims=True)
+    logits = keras.ops.convert_to_numpy(model.layers[-1](outputs))
+    np.testing.assert_allclose(logits, np.log(share / (1 - share)), rtol=1e-5)
 
 
 def test_names_are_given_once_and_runs_belong_to_known_rows():
