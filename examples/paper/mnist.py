@@ -32,6 +32,7 @@ class Mnist(Experiment):
     epochs: int = 100
     batch_size: int = 512
     images: str = "mnist"
+    interpolation = "bilinear"
 
     def smoke(self):
         return dataclasses.replace(self, epochs=2, batch_size=8, images="noise")
@@ -40,6 +41,7 @@ class Mnist(Experiment):
         splits = load_mnist(seed=seed) if self.images == "mnist" else noise()
         train, validation, test = splits
         settings = {"rotation": self.rotation, "translation": self.translation, "seed": seed}
+        settings["interpolation"] = self.interpolation
         unchanged = {"rotation": 0.0, "translation": 0.0, "batch_size": 1000}
         return (
             AugmentedImages(*train, batch_size=self.batch_size, **settings),

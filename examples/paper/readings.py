@@ -5,6 +5,7 @@ import dataclasses
 import keras
 from induction_heads import InductionHeads
 from keras import ops
+from mnist import FourDirectionMnist
 
 from keras_coffee import CoffeeLayer
 from keras_coffee.layers import SoftminLogits
@@ -37,3 +38,11 @@ class SquaredSoftminLogits(SoftminLogits):
         # -log 0 for the symbol itself: a number that no distance of the task comes near.
         weighted = -distances[..., None, :] - 1e9 * (1 - others)
         return -distances - ops.logsumexp(weighted, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NearestPixel(FourDirectionMnist):
+    """Images as torchvision's `RandomAffine` turns them by default; it would not move them."""
+
+    translation: float = 0.0
+    interpolation = "nearest"

@@ -5,7 +5,7 @@ import functools
 
 from induction_heads import Ih0, InductionHeads
 from mnist import FourDirectionMnist, SequentialMnist
-from readings import FreeTransition, SquaredDistance
+from readings import FreeTransition, NearestPixel, SquaredDistance
 from training import Experiment
 
 
@@ -214,10 +214,16 @@ TRIED = [
         Paper("97.0%", "0.100", 3585, "100"),
     ),
     Row(
-        "tried-mnist-still",
-        "COFFEE with output filter; images neither turned nor moved",
-        FourDirectionMnist(layer="coffee-output-filter", translation=0.0, rotation=0.0),
+        "tried-mnist-nearest",
+        "COFFEE with output filter; turned images of nearest pixels, not moved",
+        NearestPixel(layer="coffee-output-filter"),
         Paper("97.0%", "0.100", 3585, "100"),
+    ),
+    Row(
+        "tried-mnist-s6-nearest",
+        "S6, n=2; turned images of nearest pixels, not moved",
+        NearestPixel(layer="s6"),
+        Failure("28.2%", "1.891", 5885, "100"),
     ),
 ]
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_coffee.datasets.arguments import integer, not_negative
-from keras_coffee.datasets.roto_translation import roto_translate
+from keras_coffee.datasets.roto_translation import INTERPOLATIONS, roto_translate
 
 # Streams of random numbers.
 _ORDER, _MOTION = range(2)
@@ -18,9 +18,10 @@ class AugmentedImages(keras.utils.PyDataset):
 
     Each image of each batch is turned about its center by an angle from ±`rotation`, and moved
     horizontally by ±`translation` × width and vertically by ±`translation` × height, all uniform
-    and independent; then interpolated bilinearly, with zeros outside. torchvision's `RandomAffine`
-    differs in two things: unless told otherwise it takes the nearest pixel, and it rounds shifts to
-    whole pixels, which for the paper's 0.01 × 28 pixels means that nothing moves.
+    and independent; then interpolated, with zeros outside. torchvision's `RandomAffine` differs in
+    two things: unless told otherwise it takes the nearest pixel, and it rounds shifts to whole
+    pixels, which for the paper's 0.01 × 28 pixels means that nothing moves. So
+    `translation=0, interpolation="nearest"` is what it does by default.
 
     The images are shuffled in each epoch, unless `shuffle=False`. A batch depends on the
     arguments, `epoch` and its index alone, and is the same on every backend. `fit` and `evaluate`
@@ -40,6 +41,7 @@ class AugmentedImages(keras.utils.PyDataset):
         rotation: Float, largest angle in degrees. Defaults to 5.
         translation: Float, largest shift as a fraction of width and height. Defaults to 0.01.
         seed: Non-negative integer. Defaults to 0.
+        interpolation: `"bilinear"` or `"nearest"`. Defaults to `"bilinear"`.
         shuffle: If False, images come in the order given, as `model.predict` needs them for a
             comparison with the labels. Defaults to True.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
@@ -76,6 +78,7 @@ class AugmentedImages(keras.utils.PyDataset):
         rotation: float = 5.0,
         translation: float = 0.01,
         seed: int = 0,
+        interpolation: str = "bilinear",
         shuffle: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -85,6 +88,7 @@ class AugmentedImages(keras.utils.PyDataset):
         self.rotation = not_negative("rotation", rotation)
         self.translation = not_negative("translation", translation)
         self.seed = integer("seed", seed, 0)
+        self.interpolation = _check_interpolation(interpolation)
         self.shuffle = shuffle
         self.epoch = 0
         self._shuffled = self._shuffle(0)
@@ -108,7 +112,8 @@ class AugmentedImages(keras.utils.PyDataset):
         angles = np.deg2rad(self.rotation) * turn
         right *= self.translation * width
         down *= self.translation * height
-        return roto_translate(self.images[chosen], angles, right, down), self.labels[chosen]
+        moved = roto_translate(self.images[chosen], angles, right, down, self.interpolation)
+        return moved, self.labels[chosen]
 
     def on_epoch_end(self) -> None:
         # Keras calls this once before the first epoch as well, so that `fit` starts at epoch 1.
@@ -151,3 +156,12 @@ def _check_data(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
             f"shape {labels.shape}. Bring labels to the shape ({len(images)}, ...)."
         )
     return images, labels
+
+
+def _check_interpolation(interpolation: Any) -> str:
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(
+            f"interpolation must be one of {', '.join(map(repr, INTERPOLATIONS))}, received "
+            f"{interpolation!r}. Choose one of them."
+        )
+    return interpolation

@@ -7,9 +7,13 @@ _BLOCK = 16_000
 
 
 def roto_translate(
-    images: np.ndarray, angles: np.ndarray, right: np.ndarray, down: np.ndarray
+    images: np.ndarray,
+    angles: np.ndarray,
+    right: np.ndarray,
+    down: np.ndarray,
+    interpolation: str = "bilinear",
 ) -> np.ndarray:
-    """Turns each image about its center, then moves it: bilinear, with zeros outside.
+    """Turns each image about its center, then moves it, with zeros outside.
 
     The output's pixel at (row i, column j) shows the input at
 
@@ -23,6 +27,7 @@ def roto_translate(
         angles: In radians, `(B,)`.
         right: In pixels, `(B,)`.
         down: In pixels, `(B,)`.
+        interpolation: One of `INTERPOLATIONS`.
 
     Returns:
         Float32 array `(B, H, W)`.
@@ -34,11 +39,12 @@ def roto_translate(
     # Positions in the image with its frame, each a term of the row and one of the column.
     y = cosine * rows + (height + 1) / 2, -sine * columns
     x = sine * rows, cosine * columns + (width + 1) / 2
+    interpolate = INTERPOLATIONS[interpolation]
     results = np.empty(images.shape, np.float32)
     size = max(1, _BLOCK // (height * width))
     for start in range(0, count, size):
         block = slice(start, start + size)
-        results[block] = _interpolate(images[block], _outer_sum(*y, block), _outer_sum(*x, block))
+        results[block] = interpolate(images[block], _outer_sum(*y, block), _outer_sum(*x, block))
     return results
 
 
@@ -47,32 +53,54 @@ def _outer_sum(by_row: np.ndarray, by_column: np.ndarray, block: slice) -> np.nd
     return by_row[:, :, None] + by_column[:, None, :]
 
 
-def _interpolate(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+def _bilinear(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Values between the pixels, at positions that count the frame; overwrites them."""
-    count, height, width = images.shape
-    # What lies outside moves into this frame of zeros, which needs no mask. It is wider below and
-    # on the right, because a position on its first line there still asks for the next.
-    stride = width + 3
-    framed = np.zeros((count, height + 3, stride), np.float32)
-    framed[:, 1:-2, 1:-2] = images
-    np.clip(y, 0, height + 1, out=y)
-    np.clip(x, 0, width + 1, out=x)
+    framed = _framed(images, y, x)
     top, left = np.floor(y), np.floor(x)
     y -= top
     x -= left
-    # Short integers until the last step, because they are faster.
-    places = top.astype(np.int32)
-    places *= stride
-    places += left.astype(np.int32)
-    places += np.arange(count, dtype=np.int32)[:, None, None] * framed[0].size
-    places = places.astype(np.intp)
+    places = _places(framed, top, left)
     pixels = framed.reshape(-1)
     above = _between(pixels, places, x)
-    below = _between(pixels[stride:], places, x)
+    below = _between(pixels[framed.shape[2] :], places, x)
     below -= above
     below *= y
     below += above
     return below
+
+
+def _nearest(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The pixels nearest to positions that count the frame; half-way, the lower or right one."""
+    framed = _framed(images, y, x)
+    places = _places(framed, np.floor(y + np.float32(0.5)), np.floor(x + np.float32(0.5)))
+    return framed.reshape(-1).take(places, mode="clip")
+
+
+INTERPOLATIONS = {"bilinear": _bilinear, "nearest": _nearest}
+
+
+def _framed(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The images in a frame of zeros, onto which what lies outside is moved: so no mask is needed.
+
+    It is wider below and on the right, because a position on its first line there still asks for
+    the next.
+    """
+    count, height, width = images.shape
+    framed = np.zeros((count, height + 3, width + 3), np.float32)
+    framed[:, 1:-2, 1:-2] = images
+    np.clip(y, 0, height + 1, out=y)
+    np.clip(x, 0, width + 1, out=x)
+    return framed
+
+
+def _places(framed: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Where pixels stand in the framed images as one row."""
+    # Short integers until the last step, because they are faster.
+    places = rows.astype(np.int32)
+    places *= framed.shape[2]
+    places += columns.astype(np.int32)
+    places += np.arange(len(framed), dtype=np.int32)[:, None, None] * framed[0].size
+    return places.astype(np.intp)
 
 
 def _between(pixels: np.ndarray, places: np.ndarray, fraction: np.ndarray) -> np.ndarray:

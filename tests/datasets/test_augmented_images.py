@@ -218,3 +218,19 @@ def test_without_shuffling_images_and_labels_stay_in_order():
         batches = [dataset[index] for index in range(len(dataset))]
         np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), images)
         np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), labels)
+
+
+def test_nearest_pixels_are_pixels_of_the_image():
+    images = np.random.default_rng(0).integers(100, 103, (4, 9, 9))
+    (bilinear, _), (nearest, _) = (
+        AugmentedImages(images, np.arange(4), rotation=40, interpolation=name)[0]
+        for name in ("bilinear", "nearest")
+    )
+    assert set(np.unique(nearest)) == {0, 100, 101, 102}
+    assert len(np.unique(bilinear)) > 100
+
+
+def test_an_unknown_interpolation_is_refused():
+    message = "interpolation must be one of 'bilinear', 'nearest', received 'cubic'"
+    with pytest.raises(ValueError, match=message):
+        AugmentedImages(np.zeros((1, 2, 2)), [0], interpolation="cubic")

@@ -17,7 +17,13 @@ def expected_pixel(image, row, column):
     return value
 
 
-def expected_image(image, angle, right, down):
+def nearest_pixel(image, row, column):
+    i, j = math.floor(row + 0.5), math.floor(column + 0.5)
+    inside = 0 <= i < image.shape[0] and 0 <= j < image.shape[1]
+    return image[i, j] if inside else 0.0
+
+
+def expected_image(image, angle, right, down, expected_pixel=expected_pixel):
     """Pixel by pixel in float64."""
     height, width = image.shape
     middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
@@ -55,6 +61,21 @@ def test_any_motion_of_any_shape(height, width):
     scales = np.resize([0, 0.01, 0.3, 1, 4], count)
     right, down = scales * width * generator.uniform(-1, 1, (2, count))
     assert_as_expected(random_images(count, height, width), angles, right, down)
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (5, 12), (1, 9)])
+def test_nearest_pixels(height, width):
+    generator, count = np.random.default_rng(3), 8
+    images = random_images(count, height, width)
+    scales = np.resize([0, 0.3, 1, 4], count)
+    # No position is half-way between two pixels, up to rounding.
+    motions = generator.uniform(-7, 7, count), *(scales * generator.uniform(-9, 9, (2, count)))
+    found = roto_translate(images, *motions, "nearest")
+    expected = [
+        expected_image(*motion, nearest_pixel) for motion in zip(images, *motions, strict=True)
+    ]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_small_angles_as_in_the_paper():
