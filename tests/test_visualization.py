@@ -157,7 +157,8 @@ def test_initial_state_and_mask_given_in_the_model(features):
     start = np.ones((2, 1, 2))
     np.testing.assert_allclose(paths(axes), np.concatenate([start, states[:, :, 0]], 1), atol=1e-6)
     one = {name: array[:1] for name, array in data.items()}
-    np.testing.assert_allclose(heat_map(plot_gates(model, one)), gates[0].reshape(4, 6).T)
+    drawn = heat_map(plot_gates(model, one))
+    np.testing.assert_allclose(drawn, gates[0].reshape(4, 6).T, atol=1e-6)
 
 
 def test_a_stateful_layer_starts_from_its_state_and_keeps_it(features):
@@ -262,6 +263,23 @@ def test_a_point_has_the_color_of_the_model_s_answer(ih0):
     np.testing.assert_array_equal(drawn_classes(axes, VECTORS), [0, 1, 2])
     image = axes.images[0]
     assert len({image.cmap(image.norm(k)) for k in range(3)}) == 3
+
+
+def test_regions_of_a_reloaded_model_are_those_of_the_model(ih0, tmp_path):
+    # A reloaded Sequential has called its layers more than once.
+    ih0.save(tmp_path / "model.keras")
+    reloaded = keras.models.load_model(tmp_path / "model.keras")
+    expected, found = (
+        plot_decision_regions(model, resolution=20).images[0].get_array()
+        for model in (ih0, reloaded)
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("resolution", [1, 2])
+def test_regions_may_be_all_arrows(ih0, resolution):
+    axes = plot_decision_regions(ih0, resolution=resolution)
+    assert axes.images[0].get_array().shape == (resolution, resolution)
 
 
 def test_regions_are_named_inside_themselves(ih0):

@@ -1,17 +1,32 @@
 """Finished runs: one JSON file each."""
 
 import collections
+import contextlib
 import json
 import re
+
+
+class UnusableError(Exception):
+    """A file is not the one that it should be; the message says what to do."""
 
 
 def read(folder):
     """The runs of each row, by its name, in the order of backend and seed."""
     runs = collections.defaultdict(list)
     for file in sorted(folder.glob("*.json")):
-        run = json.loads(file.read_text())
+        run = load(file)
         runs[run["row"]].append(run)
     return runs
+
+
+def load(file):
+    with contextlib.suppress(json.JSONDecodeError):
+        run = json.loads(file.read_text())
+        if isinstance(run, dict) and {"row", "stopped_by", "history", "settings"} <= run.keys():
+            return run
+    raise UnusableError(
+        f"{file} is no finished run. Delete it, or name another folder by --results."
+    )
 
 
 def main_runs(runs):
@@ -31,11 +46,15 @@ def write(file, run):
     unfinished.replace(file)
 
 
-def is_done(file, budget_minutes):
+def is_done(file, identity, budget_minutes):
     """A run that the budget ended is taken up again when there is more of it."""
     if not file.exists():
         return False
-    run = json.loads(file.read_text())
+    run = load(file)
+    if any(run.get(key) != value for key, value in identity.items()):
+        raise UnusableError(
+            f"{file} is a run with other settings. Delete it, or name another folder by --results."
+        )
     return run["stopped_by"] != "budget" or run["budget_minutes"] >= budget_minutes
 
 

@@ -18,6 +18,7 @@ def write(rows, folder, docs):
     again = records.read(folder / "again")
     text = page(rows, runs, again)
     plots.draw_all(rows, runs, docs / "images")
+    docs.mkdir(parents=True, exist_ok=True)
     (docs / "results.md").write_text(text)
     print(f"{docs / 'results.md'} is written.")
 

@@ -30,7 +30,16 @@ def main(argv=None):
         parser.error("--seeds must be at least 1")
     if not args.budget_minutes >= 0:
         parser.error("--budget-minutes must not be negative")
+    if "report" in args.names and (args.names != ["report"] or args.all or args.again):
+        parser.error("report goes alone: it is about all runs that there are")
     settle_folders(args)
+    try:
+        act(parser, args)
+    except records.UnusableError as error:
+        parser.error(str(error))
+
+
+def act(parser, args):
     if args.list:
         print("\n".join(f"{row.name:28} {row.label}" for row in KNOWN))
     elif args.names == ["report"]:
@@ -56,7 +65,7 @@ def make_parser():
     folder = {"type": pathlib.Path, "metavar": "DIR"}
     add("--results", **folder, help="of finished runs (default: results/paper)")
     add("--work", **folder, help="weights, to resume from (default: outputs/paper)")
-    add("--docs", **folder, default=ROOT / "docs", help="of the report (default: docs)")
+    add("--docs", **folder, help="of the report (default: docs)")
     return parser
 
 
@@ -66,6 +75,7 @@ def settle_folders(args):
     base = ROOT / "outputs" / "smoke" if args.smoke else ROOT
     args.results = (args.results or base / "results" / "paper") / turn
     args.work = (args.work or base / "outputs" / "paper") / turn
+    args.docs = args.docs or base / "docs"
 
 
 def chosen(parser, args):
@@ -81,22 +91,24 @@ def chosen(parser, args):
 
 def run_rows(rows, args):
     by_name = {row.name: row for row in KNOWN}
+    args.results.mkdir(parents=True, exist_ok=True)
     for row in dict.fromkeys(by_name[row.runs_of] for row in rows):
+        experiment = row.experiment.smoke() if args.smoke else row.experiment
         for seed in range(args.seeds):
-            name = f"{row.name}.{keras.config.backend()}.seed{seed}"
-            if records.is_done(args.results / f"{name}.json", args.budget_minutes):
-                print(f"{name} is done already.")
-            else:
-                run(row, seed, name, args)
+            run(row, experiment, seed, args)
 
 
-def run(row, seed, name, args):
+def run(row, experiment, seed, args):
+    name = f"{row.name}.{keras.config.backend()}.seed{seed}"
+    file, identity = args.results / f"{name}.json", training.identity_of(experiment, seed)
+    if records.is_done(file, identity, args.budget_minutes):
+        print(f"{name} is done already.")
+        return
     print(f"{name}: {row.label}", flush=True)
-    experiment = row.experiment.smoke() if args.smoke else row.experiment
     outcome = training.run(experiment, seed, args.work / name, args.budget_minutes)
     outcome = {"row": row.name, "budget_minutes": args.budget_minutes, **outcome}
     outcome["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
-    records.write(args.results / f"{name}.json", outcome)
+    records.write(file, outcome)
     print("{row}: accuracy={accuracy:.4f} loss={loss:.4f} epochs={epochs}".format(**outcome))
 
 

@@ -1,7 +1,6 @@
 """One run of an experiment: trained, interrupted and resumed, and judged on fresh data."""
 
 import abc
-import contextlib
 import dataclasses
 import json
 import platform
@@ -10,6 +9,7 @@ import time
 
 import keras
 import numpy as np
+from records import UnusableError
 
 import keras_coffee
 
@@ -135,17 +135,29 @@ class Progress(keras.callbacks.Callback):
         return self.state["stopped_by"] is not None
 
     def resume(self, model):
-        with contextlib.suppress(FileNotFoundError):
-            state = json.loads((self.folder / "progress.json").read_text())
-            if state.get("identity") != self.state["identity"]:
-                raise ValueError(
-                    f"{self.folder} holds a run with other settings, {state.get('identity')}. "
-                    "Delete it, or have weights kept elsewhere, by --work."
-                )
-            self.state = state
+        """Takes up the run that the folder holds, if any, and gives its number of epochs."""
+        file = self.folder / "progress.json"
+        if file.exists():
+            self.state = self._checked(file)
             model.optimizer.build(model.trainable_variables)
             model.load_weights(self._weights(self._epochs_done()))
         return self._epochs_done()
+
+    def _checked(self, file):
+        remedy = f"Delete {self.folder}, or name another one by --work."
+        try:
+            state = json.loads(file.read_text())
+            complete = self.state.keys() <= state.keys()
+        except (json.JSONDecodeError, AttributeError):
+            complete = False
+        if not complete:
+            raise UnusableError(f"{file} is damaged. {remedy}")
+        if state["identity"] != self.state["identity"]:
+            raise UnusableError(f"{file} is of a run with other settings. {remedy}")
+        for epoch in {len(state["history"]), state["best_epoch"]}:
+            if not self._weights(epoch).exists():
+                raise UnusableError(f"{self._weights(epoch)} is missing. {remedy}")
+        return state
 
     def load_best(self, model):
         model.load_weights(self._weights(self.state["best_epoch"]))

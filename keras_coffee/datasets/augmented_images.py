@@ -106,6 +106,8 @@ class AugmentedImages(keras.utils.PyDataset):
         epoch = self.epoch
         start = index * self.batch_size
         chosen = self._order(epoch)[start : start + self.batch_size]
+        if not (self.rotation or self.translation):
+            return self.images[chosen].astype(np.float32), self.labels[chosen]
         generator = self._generator(_MOTION, epoch, index)
         turn, right, down = generator.uniform(-1, 1, size=(3, len(chosen)))
         _, height, width = self.images.shape

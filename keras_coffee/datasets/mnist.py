@@ -3,7 +3,6 @@
 import hashlib
 import os
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +109,19 @@ def _read(file: Path) -> dict[str, np.ndarray]:
             f"{file} is not an .npz file: it is no ZIP archive, or cut off. {_REMEDIES}"
         )
     try:
-        with np.load(file, allow_pickle=False) as content:
-            missing = [name for name in _CONTENTS if name not in content]
-            if not missing:
-                return {name: content[name] for name in _CONTENTS}
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
             found = sorted(content)
-    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = {name: np.asarray(content[name]) for name in _CONTENTS if name in found}
+    # A damaged archive makes the libraries beneath raise almost anything.
+    except Exception as error:
         raise ValueError(f"{file} cannot be read: {error}. {_REMEDIES}") from error
-    raise ValueError(
-        f"{file} must hold the arrays {', '.join(_CONTENTS)}; it holds {', '.join(found)}, "
-        f"without {', '.join(missing)}. {_REMEDIES}"
-    )
+    missing = [name for name in _CONTENTS if name not in arrays]
+    if missing:
+        raise ValueError(
+            f"{file} must hold the arrays {', '.join(_CONTENTS)}; it holds {', '.join(found)}, "
+            f"without {', '.join(missing)}. {_REMEDIES}"
+        )
+    return arrays
 
 
 def _download() -> dict[str, np.ndarray]:

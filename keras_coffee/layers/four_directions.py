@@ -23,11 +23,13 @@ class FourDirections(keras.layers.Layer):
 
     Args:
         layer: A layer from sequences `(B, T, D)` to `(B, F)` or to `(B, T, F)`, of which the last
-            step is taken: a recurrent layer, or a `keras.Sequential` that has no `keras.Input`.
-            It is not run itself. As by `keras.layers.Bidirectional`, copies are made from its
-            configuration, those of recurrent layers with `return_sequences=False`; weights that
-            it may have already, and the shape that it was built for, are left behind. Copies start
-            with different weights, unless an initializer has a seed.
+            step is taken: a recurrent layer, or a `keras.Sequential`. It is not run itself. As by
+            `keras.layers.Bidirectional`, copies are made from its configuration, those of recurrent
+            layers with `return_sequences=False`; weights that it may have already, and the shape
+            that it was built for, are left behind. Copies start with different weights, unless an
+            initializer has a seed.
+        copies: The configurations of the four copies, as `get_config` has them, by the names of the
+            attributes. None: copies of `layer`.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer. The copies keep the dtype
             policy of `layer`.
 
@@ -60,13 +62,21 @@ class FourDirections(keras.layers.Layer):
         Architecture and Results", subsection "Our Architecture".
     """
 
-    def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        copies: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
         _check_layer(layer)
         super().__init__(**kwargs)
         # As text, since Keras would wrap and track a dictionary.
         self._layer = json.dumps(_configuration(layer))
         for direction in DIRECTIONS:
-            setattr(self, direction, _copy(json.loads(self._layer), direction))
+            own = copies[direction] if copies else _renamed(json.loads(self._layer), direction)
+            # A class that is registered nowhere is at hand here.
+            with keras.saving.CustomObjectScope({type(layer).__name__: type(layer)}):
+                setattr(self, direction, keras.saving.deserialize_keras_object(own))
 
     def _copies(self):
         return [getattr(self, direction) for direction in DIRECTIONS]
@@ -105,19 +115,15 @@ class FourDirections(keras.layers.Layer):
         return input_shape[0], sum(_width(copy, shape) for copy, shape in pairs)
 
     def get_config(self):
-        trainable = {direction: getattr(self, direction).trainable for direction in DIRECTIONS}
-        layer = json.loads(self._layer)
-        return {**super().get_config(), "layer": layer, "trainable_copies": trainable}
+        # Each copy's own, because parts of one may be frozen.
+        copies = {direction: _configuration(getattr(self, direction)) for direction in DIRECTIONS}
+        return {**super().get_config(), "layer": json.loads(self._layer), "copies": copies}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        config["layer"] = keras.saving.deserialize_keras_object(config["layer"], custom_objects)
-        trainable = config.pop("trainable_copies", {})
-        directions = cls(**config)
-        for direction, is_trainable in trainable.items():
-            getattr(directions, direction).trainable = is_trainable
-        return directions
+        with keras.saving.CustomObjectScope(custom_objects or {}):
+            layer = keras.saving.deserialize_keras_object(config["layer"])
+            return cls(**{**config, "layer": layer})
 
 
 def _check_layer(layer):
@@ -136,25 +142,30 @@ def _check_layer(layer):
 
 def _configuration(layer):
     """What Keras saves of a layer, without what ties it to a shape or to other objects."""
-
-    def cleaned(config):
-        if isinstance(config, list):
-            return [cleaned(entry) for entry in config]
-        if not isinstance(config, dict):
-            return config
-        # By its id Keras would find the first copy again while it loads a file.
-        dropped = {"build_config", "shared_object_id"} if "class_name" in config else set()
-        return {key: cleaned(value) for key, value in config.items() if key not in dropped}
-
-    return cleaned(keras.saving.serialize_keras_object(layer))
+    return _untied(keras.saving.serialize_keras_object(layer))
 
 
-def _copy(configuration, direction):
+def _untied(config):
+    if isinstance(config, list):
+        return [_untied(entry) for entry in config]
+    if not isinstance(config, dict):
+        return config
+    # By its id Keras would find the first copy again while it loads a file.
+    dropped = {"build_config", "shared_object_id"} if "class_name" in config else set()
+    config = {key: _untied(value) for key, value in config.items() if key not in dropped}
+    if config.get("class_name") == "Sequential":
+        inner = config["config"]
+        inner.pop("build_input_shape", None)
+        inner["layers"] = [x for x in inner["layers"] if x["class_name"] != "InputLayer"]
+    return config
+
+
+def _renamed(configuration, direction):
     arguments = configuration["config"]
     arguments["name"] = f"{direction}_{arguments['name']}"
     if "return_sequences" in arguments:
         arguments["return_sequences"] = False
-    return keras.saving.deserialize_keras_object(configuration)
+    return configuration
 
 
 def _steps(images: Tensor) -> Tensor:

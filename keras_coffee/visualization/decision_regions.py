@@ -104,7 +104,10 @@ def _vectors(model: keras.Model) -> np.ndarray:
     """The vectors of the symbols, `(V, 2)`, or `(0, 2)` if the model has none in the plane."""
     for layer in model.layers:
         if isinstance(layer, SymbolEmbedding) and layer.dim == 2:
-            return ops.convert_to_numpy(ops.cast(layer.table(), "float32"))
+            vectors = ops.convert_to_numpy(ops.cast(layer.table(), "float32"))
+            if not np.isfinite(vectors).all():
+                raise ValueError(f"The vectors of {layer.name!r} are not finite.")
+            return vectors
     return np.empty((0, 2), "float32")
 
 
@@ -125,7 +128,7 @@ def _checked_extent(extent: Any, axes: Axes | None, vectors: np.ndarray) -> Exte
     elif len(vectors):
         corners = np.concatenate([vectors, np.zeros((1, 2))])
         low, high = corners.min(axis=0), corners.max(axis=0)
-        room = 0.2 * max(high - low)
+        room = 0.2 * max(high - low) or 1.0
         shown = np.stack([low - room, high + room]).T.ravel()
     else:
         shown = np.array([-3.0, 3.0, -3.0, 3.0])
@@ -147,7 +150,8 @@ def _classes(
     points = points.astype("float32").reshape(-1, *[1] * (len(shape) - 1), 2)
     held = np.broadcast_to(points, (len(points), *shape))
     masks = [np.ones(held.shape[:2], bool) for _ in rest.inputs[1:]]
-    scores = rest.predict([held, *masks], batch_size=5000, verbose=0)
+    given = [held, *masks] if masks else held
+    scores = rest.predict(given, batch_size=5000, verbose=0)
     scores = scores.reshape(len(points), -1, scores.shape[-1])[:, -1]
     return scores.argmax(axis=-1).reshape(resolution, resolution)
 
@@ -181,7 +185,8 @@ def _name_regions(
     for point in (vectors[:, None] * np.linspace(0, 1.1, 100)[:, None]).reshape(-1, 2):
         free[abs(y - point[1]).argmin(), abs(x - point[0]).argmin()] = False
     for number in np.unique(classes):
-        row, column = _widest(free & (classes == number))
+        region = classes == number
+        row, column = _widest(free & region if (free & region).any() else region)
         name = f"region “{labels[number]}”"
         axes.text(x[column], y[row], name, ha="center", va="center", fontsize="small", zorder=2)
 

@@ -96,7 +96,7 @@ def rest_of_model(model: keras.Model, layer: CoffeeLayer) -> tuple[keras.Model, 
             f"{model.name!r} must have one output with the scores of at least two classes, has "
             f"the shapes {[x.shape for x in model.outputs]}."
         )
-    if outputs is model.outputs[0]:
+    if outputs is model.outputs[0] or model.layers[-1] is layer:
         raise ValueError(
             f"{layer.name!r} is the last layer of {model.name!r}, so that nothing makes class "
             "scores of its outputs. Add a layer that does, such as SoftminLogits or Dense."
@@ -106,6 +106,11 @@ def rest_of_model(model: keras.Model, layer: CoffeeLayer) -> tuple[keras.Model, 
         # SoftminLogits keeps as many steps as it is told to, and can do with no fewer.
         kept = [x.last or 1 for x in model.layers if isinstance(x, SoftminLogits)]
         shape = (max(kept, default=1), *shape[1:])
+    if isinstance(model, keras.Sequential):
+        # A chain, made anew: a reloaded one has called its layers more than once, so that
+        # `layer.output` need not belong to it.
+        after = model.layers[model.layers.index(layer) + 1 :]
+        return keras.Sequential([keras.Input(shape, dtype=outputs.dtype), *after]), shape
     probe = _Probe()
     probe(outputs)
     # The outputs, and their mask if they have one, which later layers may ask for.

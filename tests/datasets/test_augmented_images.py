@@ -234,3 +234,10 @@ def test_an_unknown_interpolation_is_refused():
     message = "interpolation must be one of 'bilinear', 'nearest', received 'cubic'"
     with pytest.raises(ValueError, match=message):
         AugmentedImages(np.zeros((1, 2, 2)), [0], interpolation="cubic")
+
+
+def test_without_motion_a_pixel_that_is_no_number_stays_where_it_is():
+    images = np.zeros((1, 4, 4))
+    images[0, 1, 2], images[0, 3, 0] = np.nan, np.inf
+    moved, _ = AugmentedImages(images, [0], rotation=0, translation=0)[0]
+    np.testing.assert_array_equal(moved, images)

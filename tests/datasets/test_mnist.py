@@ -1,5 +1,6 @@
 import hashlib
 import os
+import zipfile
 
 import keras
 import numpy as np
@@ -153,6 +154,14 @@ def test_no_internet(arrays, no_download):
     with pytest.raises(OSError, match=message) as raised:
         load_mnist()
     assert type(raised.value.__cause__) is Exception
+
+
+def test_members_that_are_no_arrays(arrays, tmp_path, no_download):
+    with zipfile.ZipFile(tmp_path / "mnist.npz", "w") as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(name, b"hello")
+    with pytest.raises(ValueError, match=rf"x_train must be uint8 .*{REMEDIES}"):
+        load_mnist(tmp_path)
 
 
 def test_missing_file(arrays, tmp_path, no_download):

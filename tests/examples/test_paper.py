@@ -107,8 +107,19 @@ def test_an_interruption_while_weights_are_written_loses_that_epoch_alone(whole,
 def test_a_run_with_other_settings_is_not_taken_for_this_one(whole):
     _, folder = whole
     for experiment, seed in ((dataclasses.replace(QUICK, learning_rate=0.5), 0), (QUICK, 1)):
-        with pytest.raises(ValueError, match="holds a run with other settings, .* by --work"):
+        with pytest.raises(training.UnusableError, match="other settings. Delete .* by --work"):
             training.run(experiment, seed, folder, 10.0)
+
+
+def test_a_damaged_run_is_not_resumed(tmp_path):
+    training.run(QUICK, 0, tmp_path, 0.0)
+    (tmp_path / "epoch-1.weights.h5").unlink()
+    with pytest.raises(training.UnusableError, match="epoch-1.weights.h5 is missing. Delete"):
+        training.run(QUICK, 0, tmp_path, 10.0)
+    for content in ("[]", '{"history": ['):
+        (tmp_path / "progress.json").write_text(content)
+        with pytest.raises(training.UnusableError, match="progress.json is damaged. Delete"):
+            training.run(QUICK, 0, tmp_path, 10.0)
 
 
 def test_another_seed_is_another_run(whole, tmp_path):
@@ -181,25 +192,41 @@ def test_a_finished_run_becomes_a_file_and_is_not_run_again(tmp_path, capsys):
     assert run["settings"] == dataclasses.asdict(BY_NAME["smnist-pixels"].experiment.smoke())
     assert (run["row"], run["seed"], run["epochs"]) == ("smnist-pixels", 1, 2)
     assert set(run["versions"]) == {"keras", "keras_coffee", "numpy", "python", backend}
-    assert run["parameters"] == 7850 and run["seconds"] > 0
+    assert run["parameters"] == 7850 and run["seconds"] >= 0
     before = [file.read_text() for file in files]
     command(tmp_path, "smnist-pixels", "--seeds", "2")
     assert "seed1 is done already" in capsys.readouterr().out
     assert [file.read_text() for file in files] == before
+    with pytest.raises(SystemExit):
+        reproduce.main(["smnist-pixels", "--results", str(tmp_path / "results")])
+    assert "seed0.json is a run with other settings. Delete it" in capsys.readouterr().err
+    files[0].write_text(before[0][:200])
+    with pytest.raises(SystemExit):
+        command(tmp_path, "smnist-pixels")
+    assert "seed0.json is no finished run. Delete it" in capsys.readouterr().err
+    # As the report does.
+    with pytest.raises(training.UnusableError, match="seed0.json is no finished run"):
+        reproduce.records.read(tmp_path / "results")
 
 
 @pytest.mark.parametrize(
-    "arguments, results, work",
+    "arguments, results, work, docs",
     [
-        ([], "results/paper", "outputs/paper"),
-        (["--again"], "results/paper/again", "outputs/paper/again"),
-        (["--smoke"], "outputs/smoke/results/paper", "outputs/smoke/outputs/paper"),
+        ([], "results/paper", "outputs/paper", "docs"),
+        (["--again"], "results/paper/again", "outputs/paper/again", "docs"),
+        (
+            ["--smoke"],
+            "outputs/smoke/results/paper",
+            "outputs/smoke/outputs/paper",
+            "outputs/smoke/docs",
+        ),
     ],
 )
-def test_runs_of_another_kind_have_folders_of_their_own(arguments, results, work):
+def test_runs_of_another_kind_have_folders_of_their_own(arguments, results, work, docs):
     args = reproduce.make_parser().parse_args(arguments)
     reproduce.settle_folders(args)
-    assert (args.results, args.work) == (ROOT / results, ROOT / work)
+    folders = args.results, args.work, args.docs
+    assert folders == (ROOT / results, ROOT / work, ROOT / docs)
 
 
 def test_the_rows_are_listed(capsys):
@@ -212,6 +239,8 @@ def test_the_rows_are_listed(capsys):
     [
         (["table9"], "no table or row 'table9'; tables: table1, table2"),
         ([], "name tables or rows, or pass --all"),
+        (["report", "table1"], "report goes alone"),
+        (["report", "--again"], "report goes alone"),
         (["table1", "--seeds", "0"], "--seeds must be at least 1"),
         (["table1", "--budget-minutes", "-1"], "--budget-minutes must not be negative"),
     ],

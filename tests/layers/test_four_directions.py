@@ -253,6 +253,35 @@ def test_copies_are_frozen_together_and_one_by_one():
     assert [copy.trainable for copy in copies(layer)] == 4 * [False]
 
 
+def test_what_is_frozen_inside_a_copy_stays_so(tmp_path):
+    inside = keras.Sequential([CoffeeLayer(2, trainable=False), keras.layers.Dense(3)])
+    model = keras.Sequential([keras.Input(SHAPE[1:]), FourDirections(inside)])
+    model.layers[0].rows.layers[1].trainable = False
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.models.load_model(tmp_path / "model.keras")
+    for other in (model, reloaded, keras.models.clone_model(model)):
+        # Kernel and bias of three of the four dense layers.
+        assert len(other.trainable_weights) == 6
+        assert len(other.non_trainable_weights) == 4 * 3 + 2
+
+
+def test_a_sequential_that_was_built_for_another_size():
+    inside = keras.Sequential([keras.Input((9, 9)), CoffeeLayer(2), keras.layers.Dense(3)])
+    inside(np.zeros((1, 9, 9)))
+    assert FourDirections(inside)(np.ones((2, 4, 6))).shape == (2, 12)
+
+
+def test_a_layer_of_a_class_that_is_registered_nowhere():
+    class Mine(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs
+
+    directions = FourDirections(Mine())
+    assert directions(np.ones((2, 4, 6))).shape == (2, 20)
+    again = FourDirections.from_config(directions.get_config(), custom_objects={"Mine": Mine})
+    assert type(again.rows) is Mine
+
+
 def test_training_reaches_the_copies():
     keras.utils.set_random_seed(0)
     parts = keras.layers.Dropout(0.5), keras.layers.Dense(4)
