@@ -5,7 +5,7 @@ import statistics
 import plots
 import records
 from induction_heads import IH0_PAPER
-from remarks import HEAD, OPEN
+from remarks import HEAD, OF_ROWS, OPEN
 from rows import TABLES, TRIED
 
 GOOD = ("reproduced", "better", "different: higher")
@@ -38,7 +38,8 @@ def page(rows, runs, again):
 
 def section(rows, runs):
     cells = [line(row, records.main_runs(runs[row.runs_of])) for row in rows]
-    remarks = [f"- **{row.label}**: {row.remark}\n" for row in rows if row.remark]
+    known = [(row.label, OF_ROWS[row.name]) for row in rows if row.name in OF_ROWS]
+    remarks = [f"- **{label}**: {remark}\n" for label, remark in known]
     return [as_table(COLUMNS, cells), *remarks, "\n" * bool(remarks)]
 
 

@@ -38,8 +38,6 @@ class Row:
     label: str
     experiment: Experiment
     paper: Paper | None
-    # What is known of why it came out as it did.
-    remark: str = ""
     # A row of another table with the same model and settings, whose runs are this one's too.
     same_as: str | None = None
 
