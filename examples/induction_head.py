@@ -11,7 +11,7 @@ gate sees the input but not the state, gets two thirds right after a hundred tim
     KERAS_BACKEND=jax python examples/induction_head.py --model s6
 
 The default settings are those of Table 1 of "Context-Selective State Space Models: Feedback is
-All You Need"; with the flags that `--help` lists come the other tables.
+All You Need". `--help` lists what can be changed; all tables of the paper are in paper/.
 """
 
 import argparse
