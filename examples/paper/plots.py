@@ -36,12 +36,12 @@ def learning_curves(runs, file):
             own_label = f"{label}, {run['parameters']} parameters" if run is own[0] else None
             axes.plot(seen, accuracy, ".-", color=color, label=own_label, ms=3, lw=1)
     axes.set_xscale("log")
-    finish(axes, file, loc="upper left")
+    finish(axes, file, loc="center right")
 
 
 def accuracy_parameters(rows, runs, file):
     """Mean and standard deviation over the seeds, sequences of sixteen symbols."""
-    axes = new_axes("parameters", "accuracy, mean and standard deviation over the seeds")
+    axes = new_axes("parameters", "accuracy")
     for row in rows:
         own = records.main_runs(runs[row.runs_of])
         if not own or not row.name.startswith(("table1", "table2", "ablation")) or row.same_as:
@@ -49,11 +49,14 @@ def accuracy_parameters(rows, runs, file):
         accuracies = [run["accuracy"] for run in own]
         deviation = statistics.stdev(accuracies) if len(own) > 1 else 0
         marker = "s" if "s6" in row.name or "linearized" in row.name else "o"
-        mean = statistics.mean(accuracies)
-        axes.errorbar(own[0]["parameters"], mean, deviation, fmt=marker, label=row.label, capsize=3)
+        point = own[0]["parameters"], statistics.mean(accuracies)
+        axes.errorbar(*point, deviation, fmt=marker, color="C0", capsize=3)
+        place = {"xytext": (-8, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+        axes.annotate(row.label, point, **place)
     axes.set_xscale("log", base=2)
+    axes.set_xlim(left=4)
     axes.xaxis.set_major_formatter("{x:.0f}")
-    finish(axes, file, loc="center left", bbox_to_anchor=(1, 0.5))
+    finish(axes, file)
 
 
 def mnist_curves(rows, runs, file):
