@@ -56,7 +56,8 @@ test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers/test_random.py tests/layers/test_training_modes.py \
-		tests/test_drop_in.py tests/solvers/test_trajectories.py --hypothesis-profile=nightly $(ARGS)
+		tests/test_drop_in.py tests/solvers/test_trajectories.py \
+		tests/benchmarks/test_solver_benchmarks.py --hypothesis-profile=nightly $(ARGS)
 
 # Side by side with other implementations, installed here without what they depend on beyond this.
 # DEER is on no registry; where its repository is out of reach, its tests skip and say so.

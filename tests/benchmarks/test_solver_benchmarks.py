@@ -7,6 +7,12 @@ import keras
 import numpy as np
 import programs
 import pytest
+from nightly import IS_NIGHTLY
+
+# The scripts compile each solver. PyTorch does without, and sees them by day.
+compiles_for_long = pytest.mark.skipif(
+    keras.config.backend() != "torch" and not IS_NIGHTLY, reason="compiles for long: nightly"
+)
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -24,6 +30,7 @@ def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+@compiles_for_long
 def test_iterations_per_solver():
     options = "--lengths 64 --gate-stds 0.5 --newton-windows 16 all --elk-windows 16"
     heading, _, row = map(cells, run("solver_iterations.py", *options.split())[-3:])
@@ -38,6 +45,7 @@ def test_iterations_per_solver():
     assert all(2 <= median <= 16 for median in medians)
 
 
+@compiles_for_long
 def test_crossover_compares_times_and_counts():
     options = "--shapes 2,16,3,2 --windows 8 --repeats 2 --seconds 0"
     lines = run("solver_crossover.py", *options.split())
@@ -82,6 +90,7 @@ def test_failures_are_shown_as_failures():
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is read on Linux")
+@compiles_for_long
 def test_many_steps():
     lines = run("million_steps.py", "--steps", "1000", "--calls", "1", "--n", "2")
     assert "inputs 0.016 MB, outputs the same, all states 0.032 MB" in lines
