@@ -81,11 +81,7 @@ def verdict(row, runs):
     as_good = sum(judged(row, accuracy, runs) in GOOD for accuracy in accuracies)
     if as_good in (0, len(runs)):
         return by_mean
-    return (
-        f"{by_mean}, by {as_good} of {len(runs)} seeds"
-        if by_mean in GOOD
-        else (f"{by_mean}, but by {as_good} of {len(runs)} seeds")
-    )
+    return f"{by_mean}, {'' if by_mean in GOOD else 'but '}by {as_good} of {len(runs)} seeds"
 
 
 def judged(row, ours, runs):

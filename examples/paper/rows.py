@@ -192,12 +192,6 @@ TRIED = [
         D4,
     ),
     Row(
-        "tried-d4-unit",
-        "n=1, D=4; the vector of symbol 0 is fixed to ones",
-        InductionHeads(n=1, dim=4),
-        dataclasses.replace(D4, parameters=44),
-    ),
-    Row(
         "tried-d2-normal",
         "n=1, D=2; vectors start from N(0, 1)",
         InductionHeads(**D2_SETTINGS, embeddings="standard_normal"),
@@ -205,12 +199,6 @@ TRIED = [
     ),
     Row("tried-d2-squared", "n=1, D=2; squared distances", SquaredDistance(**D2_SETTINGS), D2),
     Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2_SETTINGS), D2),
-    Row(
-        "tried-mnist-turned",
-        "COFFEE with output filter; images turned, not moved",
-        FourDirectionMnist(layer="coffee-output-filter", translation=0.0),
-        Paper("97.0%", "0.100", 3585, "100"),
-    ),
     Row(
         "tried-mnist-nearest",
         "COFFEE with output filter; turned images of nearest pixels, not moved",
