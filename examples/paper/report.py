@@ -1,5 +1,6 @@
 """docs/results.md: what the paper has beside what came out here."""
 
+import collections
 import statistics
 
 import plots
@@ -24,7 +25,7 @@ def write(rows, folder, docs):
 
 
 def page(rows, runs, again):
-    parts = [HEAD]
+    parts = [HEAD, summary(rows, runs)]
     for table, title in TABLES.items():
         own = [row for row in rows if row.table == table]
         parts += [f"## {title}\n\n", *section(own, runs)]
@@ -34,6 +35,14 @@ def page(rows, runs, again):
     parts += ["## On the three backends\n\n", backends(rows, runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
+
+
+def summary(rows, runs):
+    """How many rows came to which verdict."""
+    known = [(row, records.main_runs(runs[row.runs_of])) for row in rows]
+    words = [verdict(row, own).partition(",")[0] if own else "not run" for row, own in known]
+    counts = [f"{number} {word}" for word, number in collections.Counter(words).most_common()]
+    return f"**Of {len(rows)} rows: {', '.join(counts)}.**\n\n"
 
 
 def section(rows, runs):

@@ -91,6 +91,14 @@ def test_seeds_are_those_of_one_backend():
     assert records.main_runs([]) == []
 
 
+def test_the_summary_counts_rows_by_verdict():
+    rows = [row("0.99+"), row("0.68"), row("28.2%", is_failure=True)]
+    runs = {"table1-coffee": [run(1.0), run(0.99, seed=1)]}
+    expected = "**Of 3 rows: 1 reproduced, 1 better, 1 different: higher.**\n\n"
+    assert report.summary(rows, runs) == expected
+    assert "1 not run" in report.summary(rows[:1], {"table1-coffee": []})
+
+
 def test_a_repetition_that_differs_is_shown():
     first, again = {"a": [run(0.9, row="a")]}, {"a": [run(0.9, row="a")]}
     assert "| the same |" in report.twice(first, again)
