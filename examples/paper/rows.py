@@ -200,6 +200,12 @@ TRIED = [
     Row("tried-d2-squared", "n=1, D=2; squared distances", SquaredDistance(**D2_SETTINGS), D2),
     Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2_SETTINGS), D2),
     Row(
+        "tried-noise1-squared",
+        "COFFEE, one symbol of noise; squared distances",
+        SquaredDistance(noise_length=1, learning_rate=0.003),
+        Paper("0.99+", "0.000", 512),
+    ),
+    Row(
         "tried-mnist-nearest",
         "COFFEE with output filter; turned images of nearest pixels, not moved",
         NearestPixel(layer="coffee-output-filter"),
