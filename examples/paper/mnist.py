@@ -40,8 +40,8 @@ class Mnist(Experiment):
     def load_data(self, seed):
         splits = load_mnist(seed=seed) if self.images == "mnist" else noise()
         train, validation, test = splits
-        settings = {"rotation": self.rotation, "translation": self.translation, "seed": seed}
-        settings["interpolation"] = self.interpolation
+        settings = {"rotation": self.rotation, "translation": self.translation}
+        settings |= {"interpolation": self.interpolation, "seed": seed}
         unchanged = {"rotation": 0.0, "translation": 0.0, "batch_size": 1000}
         return (
             AugmentedImages(*train, batch_size=self.batch_size, **settings),

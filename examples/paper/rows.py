@@ -70,6 +70,8 @@ S6 = functools.partial(
     NoTarget, layer="s6", learning_rate=0.003, unit_symbol=None, embeddings="standard_normal"
 )
 Small = functools.partial(InductionHeads, n=1, unit_symbol=None)
+D2 = {"n": 1, "unit_symbol": None, "dim": 2, "target_accuracy": 0.99}
+NOISE1 = {"noise_length": 1, "learning_rate": 0.003}
 
 ROWS = [
     Row("table1-coffee", "COFFEE", NoTarget(epochs=1), Paper("0.99+", "0.000", 512, "1")),
@@ -79,7 +81,7 @@ ROWS = [
     Row(
         "table2-d2",
         "COFFEE, n=1, D=2",
-        Small(dim=2, target_accuracy=0.99),
+        InductionHeads(**D2),
         Paper("0.99", "0.035", 24),
     ),
     Row(
@@ -91,7 +93,7 @@ ROWS = [
     Row(
         "table3-noise1",
         "COFFEE, one symbol of noise",
-        InductionHeads(noise_length=1, learning_rate=0.003),
+        InductionHeads(**NOISE1),
         Paper("0.99+", "0.000", 512),
     ),
     Row(
@@ -182,40 +184,41 @@ ROWS = [
 ]
 
 # Other readings of the paper's text, of rows that did not come out at first.
-D4, D2 = Paper("0.99+", "0.002", 48), Paper("0.99", "0.035", 24)
-D2_SETTINGS = {"n": 1, "unit_symbol": None, "dim": 2, "target_accuracy": 0.99}
+PAPER = {row.name: row.paper for row in ROWS}
 TRIED = [
     Row(
         "tried-d4-normal",
         "n=1, D=4; vectors start from N(0, 1)",
         Small(dim=4, embeddings="standard_normal"),
-        D4,
+        PAPER["table2-d4"],
     ),
     Row(
         "tried-d2-normal",
         "n=1, D=2; vectors start from N(0, 1)",
-        InductionHeads(**D2_SETTINGS, embeddings="standard_normal"),
-        D2,
+        InductionHeads(**D2, embeddings="standard_normal"),
+        PAPER["table2-d2"],
     ),
-    Row("tried-d2-squared", "n=1, D=2; squared distances", SquaredDistance(**D2_SETTINGS), D2),
-    Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2_SETTINGS), D2),
+    Row(
+        "tried-d2-squared", "n=1, D=2; squared distances", SquaredDistance(**D2), PAPER["table2-d2"]
+    ),
+    Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2), PAPER["table2-d2"]),
     Row(
         "tried-noise1-squared",
         "COFFEE, one symbol of noise; squared distances",
-        SquaredDistance(noise_length=1, learning_rate=0.003),
-        Paper("0.99+", "0.000", 512),
+        SquaredDistance(**NOISE1),
+        PAPER["table3-noise1"],
     ),
     Row(
         "tried-mnist-nearest",
         "COFFEE with output filter; turned images of nearest pixels, not moved",
         NearestPixel(layer="coffee-output-filter"),
-        Paper("97.0%", "0.100", 3585, "100"),
+        PAPER["mnist-coffee-output-filter"],
     ),
     Row(
         "tried-mnist-s6-nearest",
         "S6, n=2; turned images of nearest pixels, not moved",
         NearestPixel(layer="s6"),
-        Failure("28.2%", "1.891", 5885, "100"),
+        PAPER["mnist-s6-n2"],
     ),
 ]
 

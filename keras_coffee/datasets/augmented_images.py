@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_coffee.datasets.arguments import integer, not_negative
+from keras_coffee.datasets.generators import generator_of
 from keras_coffee.datasets.roto_translation import INTERPOLATIONS, roto_translate
 
 # Streams of random numbers.
@@ -108,7 +109,7 @@ class AugmentedImages(keras.utils.PyDataset):
         chosen = self._order(epoch)[start : start + self.batch_size]
         if not (self.rotation or self.translation):
             return self.images[chosen].astype(np.float32), self.labels[chosen]
-        generator = self._generator(_MOTION, epoch, index)
+        generator = generator_of(self.seed, _MOTION, epoch, index)
         turn, right, down = generator.uniform(-1, 1, size=(3, len(chosen)))
         _, height, width = self.images.shape
         angles = np.deg2rad(self.rotation) * turn
@@ -130,13 +131,12 @@ class AugmentedImages(keras.utils.PyDataset):
 
     def _shuffle(self, epoch: int) -> tuple[int, np.ndarray]:
         count = len(self.images)
-        order = self._generator(_ORDER, epoch).permutation(count) if self.shuffle else range(count)
+        order = (
+            generator_of(self.seed, _ORDER, epoch).permutation(count)
+            if self.shuffle
+            else range(count)
+        )
         return epoch, np.asarray(order)
-
-    def _generator(self, *key: int) -> np.random.Generator:
-        # The bit generator is named because numpy's default one may change.
-        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        return np.random.Generator(np.random.PCG64(sequence))
 
 
 def _check_data(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_coffee.datasets.arguments import integer
+from keras_coffee.datasets.generators import generator_of
 from keras_coffee.datasets.pattern_sampler import PatternSampler
 
 _SPLITS = ("train", "validation", "test")
@@ -121,7 +122,7 @@ class InductionHead(keras.utils.PyDataset):
                 f"An epoch of this InductionHead has batches 0 to {self.steps_per_epoch - 1}; "
                 f"received index {index}. Raise steps_per_epoch for more."
             )
-        generator = self._generator(_SPLITS.index(self.split), self.epoch, index)
+        generator = generator_of(self.seed, _SPLITS.index(self.split), self.epoch, index)
         starts, free = self._draw(generator)
         symbols = self._place(starts, free)
         first = starts[:, None] + self.trigger_length + self.noise_length
@@ -139,15 +140,10 @@ class InductionHead(keras.utils.PyDataset):
     def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config)
 
-    def _generator(self, *key: int) -> np.random.Generator:
-        # The bit generator is named because numpy's default one may change.
-        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        return np.random.Generator(np.random.PCG64(sequence))
-
     def _draw_trigger(self, trigger_length: int) -> list[int]:
         size = integer("trigger_length", trigger_length, 1)
         # A key that no batch has: theirs begin with the number of a split.
-        generator = self._generator(len(_SPLITS))
+        generator = generator_of(self.seed, len(_SPLITS))
         return generator.integers(1, self.vocabulary_size + 1, size=size).tolist()
 
     def _check_lengths(self) -> None:

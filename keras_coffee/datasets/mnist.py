@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_coffee.datasets.arguments import integer
+from keras_coffee.datasets.generators import generator_of
 
 Part = tuple[np.ndarray, np.ndarray]
 
@@ -84,10 +85,8 @@ def load_mnist(path: str | os.PathLike | None = None, seed: int = 0) -> tuple[Pa
     for name, expected in _CONTENTS.items():
         _check_contents(name, arrays[name], *expected, source)
     images, labels = arrays["x_train"], arrays["y_train"].astype(np.int32)
-    # The bit generator is named because numpy's default one may change.
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
     held_out = np.zeros(len(labels), bool)
-    held_out[generator.permutation(len(labels))[:_VALIDATION_SIZE]] = True
+    held_out[generator_of(seed).permutation(len(labels))[:_VALIDATION_SIZE]] = True
     return (
         (images[~held_out], labels[~held_out]),
         (images[held_out], labels[held_out]),

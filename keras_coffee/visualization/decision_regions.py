@@ -26,7 +26,7 @@ _GREY = "#555555"
 
 def plot_decision_regions(
     model: keras.Model,
-    extent: tuple[float, float, float, float] | None = None,
+    extent: Extent | None = None,
     layer: CoffeeLayer | str | None = None,
     labels: Sequence[str] | None = None,
     resolution: int = 300,

@@ -10,18 +10,6 @@ import pytest
 from keras_coffee.backend.cpu import blocks, compiler
 from keras_coffee.backend.cpu.blocks import Blocks, Sizes
 
-MACROS = {"REAL_BITS": 32, "IS_EULER": 1, "INPUT_VARIES": 0, "OUTPUT_VARIES": 0}
-FLAGS, compile_whole = compiler._FLAGS, compiler._compile
-# What is compiled here is not run.
-QUICK = ("-O0", "-fPIC", "-shared")
-CACHES = [
-    getattr(compiler, name)
-    for name in ("compiler", "is_available", "library", "_load", "_folder", "_warn")
-]
-
-
-# Blocks.
-
 
 def test_sizes_are_the_structure_of_the_header():
     header = (Path(compiler.__file__).parent / "common.h").read_text()
