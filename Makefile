@@ -2,6 +2,12 @@
 # make test    format, lint, types, and the whole suite once per backend
 # make reproduce ARGS="table1 --seeds 3"    rows of the paper; ARGS=--list names them
 # make reproduce-smoke                      a few steps of each of them
+# make search ARGS="induction-heads"        hyperparameters, by KerasTuner
+# make search-smoke                         a few tiny trials of every search
+# make notebooks                            runs examples/notebooks with small settings
+# make docs                                 the documentation, into outputs/site
+# make dist                                 wheel and source distribution, into dist/
+# make dist-check                           the wheel alone with one backend, each in turn
 
 PYTHON ?= python3
 KERAS_BACKEND ?= jax
@@ -15,6 +21,7 @@ PACKAGE_torch := torch
 # only where this index is out of reach, or empty.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 RUN := .venv/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 	--constraint constraints.txt
@@ -22,8 +29,9 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-.PHONY: demo reproduce reproduce-smoke test test-nightly test-peers lint format bench clean \
-	$(foreach rule,test test-nightly test-keras-nightly bench,$(BACKENDS:%=$(rule)-%))
+.PHONY: demo reproduce reproduce-smoke search search-smoke notebooks docs dist dist-check \
+	test test-nightly test-peers lint format bench clean \
+	$(foreach rule,test test-nightly test-keras-nightly bench dist-check,$(BACKENDS:%=$(rule)-%))
 
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
@@ -37,10 +45,43 @@ reproduce-smoke: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py --all --smoke
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/ih0.py --output outputs/smoke/ih0.png
 
+search: .venv/installed-search-$(KERAS_BACKEND)
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/searches/search.py $(ARGS)
+
+# A few tiny trials of every search space by every tuner, and a chief with two workers.
+search-smoke: .venv/installed-search-$(KERAS_BACKEND)
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/searches/search.py --smoke
+
+# With the small settings that each notebook holds for it. Their first cells install this package,
+# and must change nothing else.
+notebooks: .venv/installed-dev
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_NO_DEPS=1 OMP_NUM_THREADS=1 \
+		$(RUN) -m pytest --nbmake --nbmake-timeout=300 examples/notebooks $(ARGS)
+
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
+dist: .venv/installed-dev
+	rm -rf dist
+	$(RUN) -m build
+
+dist-check:
+	$(MAKE) --jobs=2 $(SYNC) $(BACKENDS:%=dist-check-%)
+
+# As a user has it: the wheel, one backend and nothing else, away from these sources.
+$(BACKENDS:%=dist-check-%): dist-check-%: dist
+	rm -rf outputs/dist-$*
+	mkdir -p outputs
+	$(PYTHON) -m venv outputs/dist-$*
+	outputs/dist-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt dist/*.whl $(PACKAGE_$*) pytest hypothesis mypy
+	KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
+		tests/release/installed.py tests/layers tests/ops \
+		tests/test_architecture.py tests/test_readme.py tests/test_streaming.py $(ARGS)
+
 # Two backends at a time; each shows what it has to say when it is done.
 test: lint
-	$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-		$(BACKENDS:%=test-%)
+	$(MAKE) --jobs=2 $(SYNC) $(BACKENDS:%=test-%)
 
 lint: .venv/installed-dev
 	$(RUN) -m ruff format --check
@@ -50,14 +91,15 @@ lint: .venv/installed-dev
 $(BACKENDS:%=test-%): test-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS)
 
-# What a night allows: 500 random layers, where `make test` draws fifty, every solver at every
-# length, and what compiles for long.
+# What a night allows: 500 random layers, where `make test` draws fifty on PyTorch and 25 elsewhere,
+# every solver at every length, and what compiles for long.
 test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers/test_random.py tests/layers/test_training_modes.py \
-		tests/test_drop_in.py tests/solvers/test_trajectories.py \
-		tests/benchmarks/test_solver_benchmarks.py --hypothesis-profile=nightly $(ARGS)
+	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers tests/ops tests/solvers \
+		tests/test_drop_in.py tests/backend/test_jax_kernels.py tests/examples/test_induction_head.py \
+		tests/benchmarks/test_bench.py tests/benchmarks/test_solver_benchmarks.py \
+		--hypothesis-profile=nightly $(ARGS)
 
 # Side by side with other implementations, installed here without what they depend on beyond this.
 # DEER is on no registry; where its repository is out of reach, its tests skip and say so.
@@ -109,8 +151,13 @@ $(RUN):
 	$(INSTALL) --editable ".[plots]" $(PACKAGE_$*)
 	touch $@
 
+.venv/installed-search-%: .venv/installed-demo-%
+	$(INSTALL) --editable ".[plots,tuner]"
+	touch $@
+
 .venv/installed-dev: pyproject.toml constraints.txt | $(RUN)
-	$(INSTALL) --editable ".[dev,export,plots]" $(foreach backend,$(BACKENDS),$(PACKAGE_$(backend)))
+	$(INSTALL) --editable ".[dev,docs,export,notebooks,plots,tuner]" \
+		$(foreach backend,$(BACKENDS),$(PACKAGE_$(backend)))
 	touch $@
 
 clean:

@@ -80,7 +80,9 @@ class Stream:
             raise ValueError(
                 f"{model.name!r} is not built. Begin it with keras.Input, or call it once."
             )
+        self._name = model.name
         self._dtype = model.inputs[0].dtype
+        self._shape = model.inputs[0].shape
         self._layers = list(_layers(model))
         for layer in self._layers:
             _check(layer, (*_POINTWISE, *pointwise))
@@ -103,14 +105,15 @@ class Stream:
             What the model puts out for these steps (for the last of them, if a layer has
             `return_sequences=False`), and the new states. No gradient goes from block to block.
             Where a mask passes over the first steps of a block, outputs are zero.
+
+        Raises:
+            ValueError: if the inputs have another rank than the model's, or `state` is not a list
+                of one state for each recurrent layer.
         """
-        if len(state) != len(self._recurrent):
-            raise ValueError(
-                f"The stream has {len(self._recurrent)} recurrent layers, received {len(state)} "
-                "states. Start with `get_initial_state`."
-            )
+        self._check_state(state)
         # As the model itself does with what it is given.
         outputs, mask = ops.cast(inputs, self._dtype), None
+        self._check_rank(outputs, ("batch", "steps", *self._shape[2:]))
         # Not carried on, or the graph of a long stream would grow with it on PyTorch.
         carried = [ops.stop_gradient(ops.convert_to_tensor(x)) for x in state]
         new: list[Tensor] = []
@@ -136,8 +139,28 @@ class Stream:
         Returns:
             What the model puts out at this step, and the new states.
         """
+        inputs_t = ops.cast(inputs_t, self._dtype)
+        self._check_rank(inputs_t, ("batch", *self._shape[2:]))
         outputs, state = self(ops.expand_dims(inputs_t, 1), state)
         return outputs[:, 0] if self._has_time else outputs, state
+
+    def _check_state(self, state: Any) -> None:
+        count = len(self._recurrent)
+        if isinstance(state, list | tuple) and len(state) == count:
+            return
+        received = len(state) if isinstance(state, list | tuple) else f"a {type(state).__name__}"
+        raise ValueError(
+            f"The state of a stream of {self._name!r} is a list of as many tensors as it has "
+            f"recurrent layers, {count}; received {received}. Start with `get_initial_state`."
+        )
+
+    def _check_rank(self, inputs: Tensor, expected: tuple[Any, ...]) -> None:
+        if len(inputs.shape) != len(expected):
+            axes = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
+            raise ValueError(
+                f"{self._name!r} takes `({axes})` here, received the shape {tuple(inputs.shape)}. "
+                "One sequence is a batch of 1; `step` takes no axis of steps, a call does."
+            )
 
 
 def _layers(model: keras.Sequential) -> Iterator[Any]:

@@ -1,3 +1,4 @@
+import gc
 import os
 import shutil
 
@@ -7,11 +8,20 @@ if shutil.which("nvidia-smi") is None:
     # Read when Triton is imported, which PyTorch may do: its kernels run in an interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import keras
+# Importing, tracing and compiling make many objects and few cycles. By Python's default the
+# collector looks for these so often that it takes a tenth of the time.
+gc.set_threshold(50_000, 20, 20)
+
+import keras  # noqa: E402
 
 # Failures print what reproduces them; nothing is kept from run to run.
 hypothesis.settings.register_profile(
-    "quick", max_examples=50, deadline=None, print_blob=True, database=None
+    "quick",
+    # JAX and TensorFlow compile for each example.
+    max_examples=50 if keras.config.backend() == "torch" else 25,
+    deadline=None,
+    print_blob=True,
+    database=None,
 )
 hypothesis.settings.register_profile(
     "nightly", hypothesis.settings.get_profile("quick"), max_examples=500

@@ -2,6 +2,7 @@
 
 import numpy as np
 from keras import ops
+from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.backend import numpy as loops
@@ -21,11 +22,21 @@ CASES = {
 }
 # One case a layer, for what takes long.
 CHOSEN = ("coffee-all", "s6", "linearized-s6")
+# For what takes longer, and is about Keras more than about an equation: the selective layers share
+# scan, masks and states, so where each is compiled some files take the one, some the other by day.
+WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6")
+WITH_LINEARIZED_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "linearized-s6")
 # One shape for most tests, so that TensorFlow compiles a scan once.
 SHAPE = (2, 9, 3)
 
 # A layer's only float32 rounding besides the scan's own is one matmul over D = 3.
 ROUNDING = 1e-5
+
+
+def chosen_with(by_day):
+    """Pairs of a layer and something else: all of them, or those that are given."""
+    others = {str(other): other for _, other in by_day}.values()
+    return [(name, other) for name in CHOSEN for other in others] if IS_THOROUGH else by_day
 
 
 def make(name, **arguments):

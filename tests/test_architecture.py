@@ -135,6 +135,7 @@ def run(code, **environment):
     return result.returncode, result.stdout + result.stderr
 
 
+@pytest.mark.smoke
 def test_the_package_imports_no_framework_but_the_chosen_one():
     backend = keras.config.backend()
     loaded = {}

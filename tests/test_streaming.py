@@ -70,6 +70,7 @@ def test_a_model_fed_in_blocks_equals_the_full_pass(blocks):
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, **CLOSE)
 
 
+@pytest.mark.smoke
 def test_a_model_fed_step_by_step_equals_the_full_pass():
     model = several()
     stream = Stream(model)
@@ -229,8 +230,29 @@ def test_models_that_are_not_ready_are_errors():
         Stream(CoffeeLayer(2))
     with pytest.raises(ValueError, match="is not built. Begin it with keras.Input"):
         Stream(keras.Sequential([CoffeeLayer(2)]))
-    with pytest.raises(ValueError, match="has 1 recurrent layers, received 2 states"):
-        Stream(model_of(CoffeeLayer(2)))(INPUTS, [ops.zeros((2, 3, 2))] * 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "received"),
+    [([ops.zeros((2, 3, 2))] * 2, "2"), (None, "a NoneType"), (np.zeros((1, 3, 2)), "a ndarray")],
+    ids=["too many", "none", "bare"],
+)
+def test_a_state_that_is_no_list_of_the_right_length_is_an_error(state, received):
+    message = f"recurrent layers, 1; received {received}. Start with `get_initial_state`"
+    with pytest.raises(ValueError, match=message):
+        Stream(model_of(CoffeeLayer(2)))(INPUTS, state)
+
+
+def test_inputs_without_the_axis_of_the_batch_are_errors():
+    words = keras.Sequential([keras.Input((None,), dtype="int32"), SymbolEmbedding(4, DIM)])
+    stream = Stream(words)
+    with pytest.raises(ValueError, match=r"takes `\(batch,\)` here, received the shape \(\)"):
+        stream.step(3, [])
+    with pytest.raises(ValueError, match=r"takes `\(batch, steps\)` here, .* shape \(5,\)"):
+        stream(np.zeros(5, "int32"), [])
+    stream = Stream(model_of(CoffeeLayer(2)))
+    with pytest.raises(ValueError, match=r"takes `\(batch, 3\)` here, .* shape \(3,\)"):
+        stream.step(INPUTS[0, 0], stream.get_initial_state(1))
 
 
 @pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, DIM)])

@@ -416,7 +416,7 @@ def nested():
         (Subclassed, "'subclassed.*' of type Subclassed must be a built keras.Sequential or"),
         (lambda: keras.Sequential([CoffeeLayer(1)]), "Begin it with keras.Input or call it once"),
         (dense, r"no CoffeeLayer among its layers, which are \['only \(Dense\)'\]"),
-        (nested, r"\['both \(Bidirectional\)'\]. One inside another layer or model can't be"),
+        (nested, r"\['both \(Bidirectional\)'\]. one inside another layer or model can't be"),
     ],
     ids=["subclassed", "not built", "without the layer", "inside another layer"],
 )

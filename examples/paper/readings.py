@@ -2,9 +2,7 @@
 
 import dataclasses
 
-import keras
 from induction_heads import InductionHeads
-from keras import ops
 from mnist import FourDirectionMnist
 
 from keras_coffee import CoffeeLayer
@@ -24,20 +22,7 @@ class SquaredDistance(InductionHeads):
     """The distance to a symbol's vector is squared."""
 
     def logits(self, embedding):
-        return SquaredSoftminLogits(embedding, last=self.target_length)
-
-
-@keras.saving.register_keras_serializable(package="keras_coffee_paper")
-class SquaredSoftminLogits(SoftminLogits):
-    """-d_i - log Σ_{j ≠ i} exp(-d_j) with d_i = ‖y - e_i‖², not for outputs that overflow in it."""
-
-    def call(self, inputs):
-        outputs, vectors = inputs[:, -self.last :, None], self.embedding.table()
-        distances = ops.sum(ops.square(outputs - vectors), axis=-1)
-        others = 1 - ops.eye(vectors.shape[0], dtype=distances.dtype)
-        # -log 0 for the symbol itself: a number that no distance of the task comes near.
-        weighted = -distances[..., None, :] - 1e9 * (1 - others)
-        return -distances - ops.logsumexp(weighted, axis=-1)
+        return SoftminLogits(embedding, last=self.target_length, distance="squared_euclidean")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,6 @@ S6 = functools.partial(
 )
 Small = functools.partial(InductionHeads, n=1, unit_symbol=None)
 D2 = {"n": 1, "unit_symbol": None, "dim": 2, "target_accuracy": 0.99}
-NOISE1 = {"noise_length": 1, "learning_rate": 0.003}
 
 ROWS = [
     Row("table1-coffee", "COFFEE", NoTarget(epochs=1), Paper("0.99+", "0.000", 512, "1")),
@@ -93,7 +92,7 @@ ROWS = [
     Row(
         "table3-noise1",
         "COFFEE, one symbol of noise",
-        InductionHeads(**NOISE1),
+        InductionHeads(noise_length=1, learning_rate=0.003),
         Paper("0.99+", "0.000", 512),
     ),
     Row(
@@ -183,8 +182,21 @@ ROWS = [
     Row("ih0-embeddings", "COFFEE, n=1, D=2, all but E fixed", Ih0(), Paper("100%", "", 6, "")),
 ]
 
-# Other readings of the paper's text, of rows that did not come out at first.
 PAPER = {row.name: row.paper for row in ROWS}
+
+
+def squared(name, tried):
+    """The row, with squared distances in the place of plain ones."""
+    row = next(row for row in ROWS if row.name == name)
+    return Row(
+        f"tried-{tried}-squared",
+        f"{row.label.removeprefix('COFFEE, ')}; squared distances",
+        SquaredDistance(**vars(row.experiment)),
+        row.paper,
+    )
+
+
+# Other readings of the paper's text, of rows that did not come out at first.
 TRIED = [
     Row(
         "tried-d4-normal",
@@ -198,16 +210,15 @@ TRIED = [
         InductionHeads(**D2, embeddings="standard_normal"),
         PAPER["table2-d2"],
     ),
-    Row(
-        "tried-d2-squared", "n=1, D=2; squared distances", SquaredDistance(**D2), PAPER["table2-d2"]
-    ),
     Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2), PAPER["table2-d2"]),
-    Row(
-        "tried-noise1-squared",
-        "COFFEE, one symbol of noise; squared distances",
-        SquaredDistance(**NOISE1),
-        PAPER["table3-noise1"],
-    ),
+    squared("table2-d4", "d4"),
+    squared("table2-d2", "d2"),
+    squared("table2-d1", "d1"),
+    squared("table3-noise1", "noise1"),
+    squared("table3-noise2", "noise2"),
+    squared("table5-length128", "length128"),
+    squared("table5-length256", "length256"),
+    squared("ablation-no-feedback", "no-feedback"),
     Row(
         "tried-mnist-nearest",
         "COFFEE with output filter; turned images of nearest pixels, not moved",

@@ -27,13 +27,14 @@ _LARGEST["bfloat16"] = (2.0 - 2.0**-7) * 2.0**127
 class SoftminLogits(keras.layers.Layer):
     """Scores every symbol by how near its vector is to the output.
 
-        d_i     = ‖y - e_i‖
+        d_i     = ‖y - e_i‖, or ‖y - e_i‖² with distance="squared_euclidean"
         logit_i = log(p_i / (1 - p_i)),  p = softmin(d)
                 = -d_i - log Σ_{j ≠ i} exp(-d_j)
 
     The vectors e_i are those of the embedding itself, so that the layer adds no weights. The
     second form is the one computed: values and gradients are finite for every finite output, a
-    distance of zero included (its subgradient is zero). NaN and infinity come out as NaN.
+    distance of zero included (its subgradient is zero). A distance, or a square, above the largest
+    number counts as that. NaN and infinity come out as NaN.
 
     The layer and its embedding stay tied through saving, loading and `keras.models.clone_model`:
     a layer made from a config takes the embedding of the same name that its input comes from.
@@ -42,6 +43,8 @@ class SoftminLogits(keras.layers.Layer):
         embedding: The `SymbolEmbedding` to score against, with at least two symbols.
         last: Positive integer or `None`. Keeps the last positions only, those that are asked
             for in a task; the others are never computed. Defaults to `None`, all positions.
+        distance: `"euclidean"`, the paper's, or `"squared_euclidean"`, whose scores differ by a
+            linear function of the output. Defaults to `"euclidean"`.
         **kwargs: `name`, `dtype`, `trainable` and what else `keras.layers.Layer` accepts.
 
     Input shape:
@@ -52,7 +55,8 @@ class SoftminLogits(keras.layers.Layer):
 
     Raises:
         ValueError: if the embedding has one symbol only, if `last` is not a positive integer or
-            greater than T, or if the input's features differ from `embedding.dim`.
+            greater than T, if `distance` is unknown, or if the input's features differ from
+            `embedding.dim`.
         TypeError: if `embedding` is not a `SymbolEmbedding`.
 
     Example:
@@ -68,14 +72,22 @@ class SoftminLogits(keras.layers.Layer):
         Architecture".
     """
 
-    def __init__(self, embedding: SymbolEmbedding, last: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        embedding: SymbolEmbedding,
+        last: int | None = None,
+        distance: str = "euclidean",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.autocast = False
         _check_embedding(embedding)
+        _check_distance(distance)
         # Out of sight of Keras, which tracks a layer assigned to an attribute for good, until
         # `build`: before that a layer made from a config may still find another one to tie to.
         self._tie = types.SimpleNamespace(embedding=embedding, restored=False, shared=False)
         self.last = None if last is None else positive_integer("last", last)
+        self.distance = distance
 
     @property
     def embedding(self) -> SymbolEmbedding:
@@ -99,7 +111,8 @@ class SoftminLogits(keras.layers.Layer):
             inputs = inputs[..., -self.last :, :]
         table = self.embedding.table()
         dtype = at_least_float32(inputs, table)
-        distances = _distances(ops.cast(inputs, dtype), ops.cast(table, dtype))
+        measure = _DISTANCES[self.distance]
+        distances = measure(ops.cast(inputs, dtype), ops.cast(table, dtype))
         return self._to_compute_dtype(_logits_of_softmin(distances))
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -114,6 +127,7 @@ class SoftminLogits(keras.layers.Layer):
             **super().get_config(),
             "embedding": keras.saving.serialize_keras_object(self.embedding),
             "last": self.last,
+            "distance": self.distance,
         }
 
     @classmethod
@@ -180,6 +194,14 @@ def _check_embedding(embedding: Any) -> None:
         )
 
 
+def _check_distance(distance: Any) -> None:
+    if distance not in tuple(_DISTANCES):
+        raise ValueError(
+            f"`distance` must be one of {tuple(_DISTANCES)}, received {distance!r}. Choose one of "
+            "them."
+        )
+
+
 def _distances(outputs: Tensor, table: Tensor) -> Tensor:
     """Euclidean distances (…, V) of outputs (…, D) from the rows of a table (V, D)."""
     largest_scale = _LARGEST_SCALE[keras.backend.standardize_dtype(outputs.dtype)]
@@ -189,6 +211,20 @@ def _distances(outputs: Tensor, table: Tensor) -> Tensor:
     scale = ops.stop_gradient(ops.clip(scale, 1.0 / largest_scale, largest_scale))
     squares = ops.sum(ops.square(halves / scale), axis=-1)
     return _capped(_safe_root(squares), 2.0 * ops.squeeze(scale, axis=-1))
+
+
+def _squared_distances(outputs: Tensor, table: Tensor) -> Tensor:
+    """Their squares. No scale: one that is too small for the dtype is rightly zero."""
+    largest = _LARGEST[keras.backend.standardize_dtype(outputs.dtype)]
+    halves = 0.5 * ops.expand_dims(outputs, -2) - 0.5 * table  # (…, V, D)
+    # A product, since the derivative of `square` doubles first, which may overflow.
+    quarters = ops.sum(halves * halves, axis=-1)
+    finite = ops.max(ops.abs(halves), axis=-1, initial=0) <= largest
+    overflows = ops.logical_and(quarters > 0.25 * largest, finite)
+    return ops.where(overflows, ops.full_like(quarters, largest), 4.0 * quarters)
+
+
+_DISTANCES = {"euclidean": _distances, "squared_euclidean": _squared_distances}
 
 
 def _safe_root(squares: Tensor) -> Tensor:

@@ -71,8 +71,9 @@ def coffee_layer(model: keras.Model, layer: CoffeeLayer | str | None = None) -> 
     if not found:
         has = [f"{x.name} ({type(x).__name__})" for x in model.layers]
         raise ValueError(
-            f"{model.name!r} has no CoffeeLayer among its layers, which are {has}. One inside "
-            "another layer or model can't be reached; pass that model itself."
+            f"{model.name!r} has no CoffeeLayer among its layers, which are {has}. Other layers "
+            "have no such picture, and one inside another layer or model can't be reached; pass "
+            "that model itself."
         )
     if layer is None and len(found) == 1:
         return next(iter(found.values()))

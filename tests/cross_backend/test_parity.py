@@ -1,4 +1,7 @@
-"""The same training and the same files on the three backends, each in a process of its own."""
+"""The same training and the same files on the three backends.
+
+JAX runs in this process, each of the others in one of its own.
+"""
 
 import importlib.util
 import itertools
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import programs
 import pytest
 
 BACKENDS = ("jax", "tensorflow", "torch")
@@ -17,7 +21,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 pytestmark = [
     pytest.mark.skipif(
-        keras.config.backend() != "jax", reason="starts all backends itself, once, under JAX"
+        keras.config.backend() != "jax", reason="starts the other backends itself, once, under JAX"
     ),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in BACKENDS), reason="needs all backends"
@@ -25,11 +29,13 @@ pytestmark = [
 ]
 
 
-def work(backend, *arguments):
+def work(backend, directory, *actions):
     root = WORKER.parents[2]
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(root)}
+    # Threads that wait for a core that another suite keeps busy would slow PyTorch down.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment |= {"KERAS_BACKEND": backend, "PYTHONPATH": str(root)}
     result = subprocess.run(
-        [sys.executable, str(WORKER), *map(str, arguments)],
+        [sys.executable, str(WORKER), str(directory), *actions],
         env=environment,
         capture_output=True,
         text=True,
@@ -40,12 +46,14 @@ def work(backend, *arguments):
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("parity")
-    work("jax", "weights", directory / "weights.npz")
-    for backend in BACKENDS:
-        work(backend, "train", directory / "weights.npz", directory)
-    for backend in BACKENDS:
-        work(backend, "predict", directory)
+    directory, on_jax = tmp_path_factory.mktemp("parity"), programs.load(WORKER)
+    on_jax.write_starting_weights(directory)
+    on_jax.train(directory)
+    work("tensorflow", directory, "train")
+    # All models are there when the last of them is trained.
+    work("torch", directory, "train", "predict")
+    work("tensorflow", directory, "predict")
+    on_jax.predict(directory)
     return directory
 
 

@@ -1,8 +1,9 @@
-"""Runs one task under the backend of KERAS_BACKEND, for test_parity.py.
+"""Runs tasks under the backend of KERAS_BACKEND, for test_parity.py.
 
-python worker.py weights FILE            writes starting weights
-python worker.py train WEIGHTS DIRECTORY   20 steps from given weights; saves losses and models
-python worker.py predict DIRECTORY         predictions of every model in the directory
+python worker.py DIRECTORY train     20 steps from the directory's weights; saves losses and models
+python worker.py DIRECTORY predict   predictions of every model in the directory
+
+One process can do both, one after the other.
 """
 
 import sys
@@ -50,7 +51,7 @@ MODELS = {
 DATA = InductionHead(batch_size=64, steps_per_epoch=STEPS)
 
 
-def starting_weights():
+def write_starting_weights(directory):
     """The same for all backends, whose random numbers differ.
 
     The layers' own are small enough for outputs of order one: the logits are differences of them.
@@ -63,7 +64,7 @@ def starting_weights():
             values = generator.normal(size=weight.shape, scale=scale)
             starts_at_zero = weight.name in ("transition", "state")
             weights[f"{name}/{i}"] = 0 * values if starts_at_zero else values
-    return weights
+    np.savez(directory / "weights.npz", **weights)
 
 
 def batch(name, step):
@@ -74,8 +75,8 @@ def batch(name, step):
     return symbols, targets
 
 
-def train(weights, directory):
-    losses = {}
+def train(directory):
+    weights, losses = np.load(directory / "weights.npz"), {}
     for name, make in MODELS.items():
         model = make()
         model.set_weights([weights[f"{name}/{i}"] for i in range(len(model.weights))])
@@ -83,12 +84,9 @@ def train(weights, directory):
         losses[name] = [model.train_on_batch(*batch(name, step)) for step in range(STEPS)]
         model.save(directory / f"{name}-{BACKEND}.keras")
         model.save_weights(directory / f"{name}-{BACKEND}.weights.h5")
-        np.save(directory / f"{name}-{BACKEND}.npy", predictions(name, model))
+        predictions = model.predict(batch(name, 0)[0], batch_size=64, verbose=0)
+        np.save(directory / f"{name}-{BACKEND}.npy", predictions)
     np.savez(directory / f"losses-{BACKEND}.npz", **losses)
-
-
-def predictions(name, model):
-    return model.predict(batch(name, 0)[0], batch_size=64, verbose=0)
 
 
 def predict(directory):
@@ -97,18 +95,19 @@ def predict(directory):
         for saved in ("jax", "tensorflow", "torch"):
             path = directory / f"{name}-{saved}.keras"
             # The optimizer of a model compiled under torch cannot be loaded elsewhere.
-            model = keras.models.load_model(path, compile=False)
-            np.save(f"{path}-on-{BACKEND}.npy", predictions(name, model))
+            save_outputs(path, name, keras.models.load_model(path, compile=False))
             path = directory / f"{name}-{saved}.weights.h5"
             filled.load_weights(path)
-            np.save(f"{path}-on-{BACKEND}.npy", predictions(name, filled))
+            save_outputs(path, name, filled)
+
+
+def save_outputs(path, name, model):
+    # Called, since `predict` would compile each of these models anew.
+    outputs = keras.ops.convert_to_numpy(model(batch(name, 0)[0]))
+    np.save(f"{path}-on-{BACKEND}.npy", outputs)
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["weights", path]:
-            np.savez(path, **starting_weights())
-        case ["train", path, directory]:
-            train(np.load(path), Path(directory))
-        case ["predict", directory]:
-            predict(Path(directory))
+    directory, *actions = sys.argv[1:]
+    for action in actions:
+        {"train": train, "predict": predict}[action](Path(directory))

@@ -1,7 +1,7 @@
 """Exports the models below, or runs what was exported, for test_export.py.
 
-python worker.py export FORMAT DIRECTORY   under KERAS_BACKEND; keeps what the models compute
-python worker.py run FORMAT DIRECTORY      in a process without Keras and the backend
+python worker.py export DIRECTORY FORMAT...   under KERAS_BACKEND; keeps what the models compute
+python worker.py run DIRECTORY FORMAT         in a process without Keras and the backend
 """
 
 import sys
@@ -53,7 +53,7 @@ def build_models():
     padded = keras.layers.Embedding(SYMBOLS, FEATURES, mask_zero=True)(symbols)
     models["masked"] = keras.Model(symbols, S6Layer(4)(CoffeeLayer(4)(padded)))
     embedding = SymbolEmbedding(SYMBOLS, 16)
-    hidden = S6Layer(4)(CoffeeLayer(4)(embedding(symbols)))
+    hidden = CoffeeLayer(4)(embedding(symbols))
     models["classifier"] = keras.Model(symbols, keras.layers.Dense(SYMBOLS)(hidden))
     models["softmin"] = keras.Model(symbols, SoftminLogits(embedding, last=1)(hidden))
     generator = np.random.default_rng(0)
@@ -71,19 +71,22 @@ def inputs_of(name):
     return [generator.normal(size=(*size, FEATURES)).astype("float32") for size in SIZES]
 
 
-def export(form, directory):
+def export(directory, forms):
     import keras
 
     models = build_models()
-    if form == "onnx-fixed":
-        models = {name: models[name] for name in ("coffee", "s6")}
     for name, model in models.items():
         outputs = [keras.ops.convert_to_numpy(model(x, training=False)) for x in inputs_of(name)]
         np.savez(directory / f"{name}.npz", *outputs)
-        try:
-            export_model(form, model, inputs_of(name)[0], directory / (name + SUFFIXES[form]))
-        except NotImplementedError as error:
-            (directory / f"{name}.refused").write_text(str(error))
+    for form in forms:
+        folder = directory / form
+        folder.mkdir()
+        for name in ("coffee", "s6") if form == "onnx-fixed" else models:
+            try:
+                path = folder / (name + SUFFIXES[form])
+                export_model(form, models[name], inputs_of(name)[0], path)
+            except NotImplementedError as error:
+                (folder / f"{name}.refused").write_text(str(error))
 
 
 def export_model(form, model, inputs, path):
@@ -115,18 +118,19 @@ def export_onnx_from_torch(model, inputs, path):
     torch.onnx.export(model.eval(), inputs, path, dynamo=True, dynamic_shapes=sizes, verbose=False)
 
 
-def run(form, directory):
+def run(directory, form):
+    folder = directory / form
     for name in [path.stem for path in directory.glob("*.npz")]:
-        refusal = directory / f"{name}.refused"
-        if refusal.exists():
+        path = folder / (name + SUFFIXES[form])
+        if not path.exists():  # refused
             continue
         try:
-            compute = load(form, directory / (name + SUFFIXES[form]))
+            compute = load(form, path)
         except NotImplementedError as error:
-            refusal.write_text(str(error))
+            (folder / f"{name}.refused").write_text(str(error))
             continue
         inputs = inputs_of(name)[:1] if form == "onnx-fixed" else inputs_of(name)
-        np.savez(directory / f"{name}-run.npz", *map(compute, inputs))
+        np.savez(folder / f"{name}-run.npz", *map(compute, inputs))
 
 
 def load(form, path):
@@ -152,8 +156,12 @@ def load(form, path):
 
 
 if __name__ == "__main__":
-    action, form, directory = sys.argv[1:]
-    {"export": export, "run": run}[action](form, Path(directory))
+    action, directory, *forms = sys.argv[1:]
+    match action:
+        case "export":
+            export(Path(directory), forms)
+        case "run":
+            run(Path(directory), *forms)
     loaded = "keras_coffee" in sys.modules
     if action == "run" and loaded:
         raise RuntimeError("What was exported needs the package that it came from.")

@@ -6,7 +6,7 @@ import pytest
 from gradients import value_and_gradients
 from keras import ops
 from recurrent import (
-    CHOSEN,
+    WITH_S6,
     make,
     random_inputs,
     randomized,
@@ -24,7 +24,7 @@ STATE = random_inputs(BATCH, DIM, 4, seed=1)
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-@pytest.fixture(params=CHOSEN)
+@pytest.fixture(params=WITH_S6)
 def layer(request):
     return randomized(make(request.param, return_state=True))
 
@@ -52,6 +52,7 @@ def test_a_padded_batch_equals_each_row_alone_in_value(layer, padding):
         np.testing.assert_allclose(final_state[row], own_final, **CLOSE)
 
 
+@pytest.mark.smoke
 def test_a_padded_batch_equals_each_row_alone_in_gradient(layer):
     weights, names = layer.get_weights(), [weight.name for weight in layer.weights]
     by_outputs, by_final = random_inputs(*INPUTS.shape, seed=2), random_inputs(4, 3, 4, seed=3)

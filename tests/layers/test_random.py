@@ -1,7 +1,7 @@
 """Any layer with any options, flags, masks, states and dtypes, against `layer_oracle`.
 
-Fifty examples; `--hypothesis-profile=nightly` draws 500, of every shape. A failure prints what
-reproduces it.
+Fifty examples, and half of that where each is compiled; `--hypothesis-profile=nightly` draws 500,
+of every shape. A failure prints what reproduces it.
 """
 
 import dataclasses

@@ -5,7 +5,19 @@ import numpy as np
 import pytest
 from keras import ops
 from keras.src import testing
-from recurrent import CASES, CHOSEN, LAYERS, ROUNDING, SHAPE, expected, random_inputs, randomized
+from recurrent import (
+    CASES,
+    CHOSEN,
+    LAYERS,
+    ROUNDING,
+    SHAPE,
+    WITH_LINEARIZED_S6,
+    WITH_S6,
+    chosen_with,
+    expected,
+    random_inputs,
+    randomized,
+)
 
 from keras_coffee import CoffeeLayer, S6Layer
 from keras_coffee.constraints import Interval
@@ -19,10 +31,15 @@ def case(request):
 
 @pytest.fixture(params=CHOSEN)
 def chosen(request):
-    layer_class, arguments, _ = CASES[request.param]
+    return class_and_arguments(request.param)
+
+
+def class_and_arguments(name):
+    layer_class, arguments, _ = CASES[name]
     return layer_class, {"n": 4, **arguments}
 
 
+@pytest.mark.smoke
 def test_equation(case):
     layer_class, arguments, _ = case
     layer = randomized(layer_class(**arguments))
@@ -37,17 +54,18 @@ def test_equation(case):
 # Keras' battery feeds `fit` by a generator and leaves its default for shuffling.
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 @pytest.mark.parametrize(
-    "flags",
-    [
-        {},
-        {"return_sequences": False, "recompute": True},
-        {"go_backwards": True, "zero_output_for_mask": True, "return_state": True},
-        {"stateful": True},
-    ],
-    ids=lambda flags: "-".join(flags),
+    ("name", "flags"),
+    chosen_with(
+        [
+            *[("coffee-all", {}), ("coffee-all", {"stateful": True}), ("s6", {"stateful": True})],
+            ("linearized-s6", {"return_sequences": False, "recompute": True}),
+            ("s6", {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}),
+        ]
+    ),
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_keras_own_battery(chosen, flags):
-    layer_class, arguments = chosen
+def test_keras_own_battery(name, flags):
+    layer_class, arguments = class_and_arguments(name)
     count = len(layer_class(**arguments).weight_specs())
     outputs = SHAPE if flags.get("return_sequences", True) else (2, 3)
     is_stateful = flags.get("stateful", False)
@@ -100,8 +118,9 @@ def test_last_output_only(chosen):
     )
 
 
-def test_functional_model_with_unknown_batch_and_time(chosen):
-    layer_class, arguments = chosen
+@pytest.mark.parametrize("name", WITH_LINEARIZED_S6)
+def test_functional_model_with_unknown_batch_and_time(name):
+    layer_class, arguments = class_and_arguments(name)
     inputs = keras.Input((None, 3))
     outputs = layer_class(**arguments)(inputs)
     assert outputs.shape == (None, None, 3)
@@ -113,8 +132,9 @@ def test_functional_model_with_unknown_batch_and_time(chosen):
         assert np.isfinite(model.train_on_batch(u, u))
 
 
-def test_recompute_trains_the_same(chosen):
-    layer_class, arguments = chosen
+@pytest.mark.parametrize("name", WITH_S6)
+def test_recompute_trains_the_same(name):
+    layer_class, arguments = class_and_arguments(name)
     inputs = random_inputs(*SHAPE)
     trained = []
     for recompute in (False, True):
@@ -127,11 +147,17 @@ def test_recompute_trains_the_same(chosen):
         np.testing.assert_allclose(stored, recomputed, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
-def test_learns_with_and_without_compilation(chosen, jit_compile):
+@pytest.mark.parametrize(
+    ("name", "jit_compile"),
+    chosen_with(
+        [("coffee-all", True), ("coffee-all", False), ("s6", True), ("linearized-s6", False)]
+    ),
+)
+@pytest.mark.smoke
+def test_learns_with_and_without_compilation(name, jit_compile):
     if keras.config.backend() == "torch" and jit_compile:
         pytest.skip("torch.compile of whole training steps is Keras' own concern; see its issues")
-    layer_class, arguments = chosen
+    layer_class, arguments = class_and_arguments(name)
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((9, 3)), layer_class(**arguments)])
     model.compile(keras.optimizers.Adam(0.03), "mse", jit_compile=jit_compile)

@@ -7,7 +7,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from recurrent import CHOSEN, LAYERS, SHAPE, make, random_inputs, randomized, to_numpy
+from recurrent import LAYERS, SHAPE, WITH_LINEARIZED_S6, make, random_inputs, randomized, to_numpy
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.constraints import Interval
@@ -17,7 +17,7 @@ BATCH, LENGTH, DIM = SHAPE
 INPUTS = random_inputs(*SHAPE)
 
 
-@pytest.fixture(params=CHOSEN)
+@pytest.fixture(params=WITH_LINEARIZED_S6)
 def name(request):
     return request.param
 
@@ -191,6 +191,7 @@ def test_a_copied_model_has_weights_of_its_own_with_the_same_values(name, copied
 # Files.
 
 
+@pytest.mark.smoke
 def test_a_model_from_a_file_goes_on_training_as_the_original(name, tmp_path):
     # The optimizer's momenta and the carried state are part of it.
     model = trained(name)

@@ -1,5 +1,6 @@
 import copy
 import io
+import re
 import zipfile
 
 import h5py
@@ -15,6 +16,8 @@ from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
 VOCABULARY, DIM, TIME = 9, 16, 6
 LARGEST = float(np.finfo("float32").max)
+SQUARED = "squared_euclidean"
+DISTANCES = ["euclidean", SQUARED]
 SYMBOLS = np.random.default_rng(0).integers(VOCABULARY, size=(4, TIME), dtype="int32")
 
 # float32 keeps 24 bits; a distance over D features and a logit over V symbols lose a few.
@@ -53,14 +56,15 @@ def logits_and_gradients(outputs, table, cotangent, **kwargs):
     return evaluate(layer, outputs), gradients
 
 
-def oracle(outputs, table, cotangent):
+def oracle(outputs, table, cotangent, distance="euclidean"):
     """The definition in float64, one explicit sum over the others for each symbol.
 
     Distances above the largest float32 are taken to be that.
     """
     outputs, table = outputs.astype("float64"), table.astype("float64")
     differences = outputs[..., None, :] - table
-    distances = np.minimum(np.sqrt(np.sum(differences**2, axis=-1)), LARGEST)
+    squares = np.sum(differences**2, axis=-1)
+    distances = np.minimum(squares if distance == SQUARED else np.sqrt(squares), LARGEST)
     logits, on_distances = np.empty_like(distances), np.zeros_like(distances)
     for symbol in range(len(table)):
         others = np.delete(-distances, symbol, axis=-1)
@@ -71,31 +75,43 @@ def oracle(outputs, table, cotangent):
         logits[..., symbol] = -distances[..., symbol] - peak[..., 0] - np.log(total[..., 0])
         shares = np.insert(weights / total, symbol, -1.0, axis=-1)
         on_distances += cotangent[..., symbol, None] * shares
-    directions = differences / np.where(distances == 0, 1, distances)[..., None]
+    if distance == SQUARED:
+        # A square that is capped no longer moves.
+        directions = 2 * differences * (squares <= LARGEST)[..., None]
+    else:
+        directions = differences / np.where(distances == 0, 1, distances)[..., None]
     on_differences = on_distances[..., None] * directions
     axes = tuple(range(outputs.ndim - 1))
     return logits, [on_differences.sum(axis=-2), -on_differences.sum(axis=axes)]
 
 
-def assert_agrees_with_oracle(outputs, table):
+def assert_agrees_with_oracle(outputs, table, distance="euclidean"):
     cotangent = normal(*outputs.shape[:-1], len(table), seed=9)
-    logits, gradients = logits_and_gradients(outputs, table, cotangent)
-    expected, expected_gradients = oracle(outputs, table, cotangent)
-    size = max(1.0, np.abs(outputs).max(), np.abs(table).max())
+    logits, gradients = logits_and_gradients(outputs, table, cotangent, distance=distance)
+    expected, expected_gradients = oracle(outputs, table, cotangent, distance)
+    largest = max(1.0, np.abs(outputs).max(), np.abs(table).max())
+    # A logit is a difference of distances, and a gradient of squares as large as the outputs are.
+    size, slope = (float(largest) ** 2, largest) if distance == SQUARED else (largest, 1.0)
     np.testing.assert_allclose(logits, expected, rtol=RELATIVE, atol=RELATIVE * size)
     for actual, wanted in zip(gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=10 * RELATIVE, atol=10 * RELATIVE)
+        np.testing.assert_allclose(actual, wanted, rtol=10 * RELATIVE, atol=10 * RELATIVE * slope)
 
 
+@pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("symbols", [2, 9, 300])
 @pytest.mark.parametrize("scale", [1.0, 100.0], ids="scale{}".format)
-def test_values_and_gradients_agree_with_the_definition(symbols, scale):
-    assert_agrees_with_oracle(normal(2, 5, 8, scale=scale), normal(symbols, 8, scale=scale, seed=1))
+def test_values_and_gradients_agree_with_the_definition(symbols, scale, distance):
+    outputs, table = normal(2, 5, 8, scale=scale), normal(symbols, 8, scale=scale, seed=1)
+    if distance == SQUARED and scale == 100.0:
+        # Where two are almost as near, a rounding of their squares, 1e-3, decides the gradient.
+        outputs = table[np.arange(10).reshape(2, 5) % symbols] + 0.1 * outputs
+    assert_agrees_with_oracle(outputs, table, distance)
 
 
+@pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("features", [1, 33])
-def test_any_number_of_features(features):
-    assert_agrees_with_oracle(normal(1, 7, features), normal(5, features, seed=1))
+def test_any_number_of_features(features, distance):
+    assert_agrees_with_oracle(normal(1, 7, features), normal(5, features, seed=1), distance)
 
 
 @pytest.mark.parametrize("exponent", [-30, -20, 20, 30])
@@ -104,39 +120,60 @@ def test_distances_whose_squares_leave_the_range(exponent):
     assert_agrees_with_oracle(normal(2, 3, 4, scale=scale), normal(5, 4, scale=scale, seed=1))
 
 
-def test_outputs_on_a_vector_and_between_two():
+@pytest.mark.parametrize("exponent", [-30, -20, 8, 18, 20, 30])
+def test_squares_that_leave_the_range(exponent):
+    scale = 10.0**exponent
+    outputs, table = normal(2, 3, 4, scale=scale), normal(5, 4, scale=scale, seed=1)
+    # Each factor is moderate, so that what overflows would be the layer's doing.
+    cotangent = normal(2, 3, 5, seed=9)
+    logits, gradients = logits_and_gradients(outputs, table, cotangent, distance=SQUARED)
+    expected, wanted = oracle(outputs, table, cotangent, SQUARED)
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(logits / largest, expected / largest, atol=1e-6)
+    for actual, exact in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(actual / scale, exact / scale, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_outputs_on_a_vector_and_between_two(distance):
     table = normal(5, 4, seed=1)
     outputs = np.stack([table[2], table[0], (table[1] + table[3]) / 2])[None]
     outputs[0, 2] = 0.5 * (table[1].astype("float64") + table[3])
-    assert_agrees_with_oracle(outputs, table)
+    assert_agrees_with_oracle(outputs, table, distance)
 
 
-def test_equal_vectors_and_an_output_on_both():
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_equal_vectors_and_an_output_on_both(distance):
     table = normal(4, 3, seed=1)
     table[2] = table[1]
-    assert_agrees_with_oracle(np.stack([table[1], table[0]])[None], table)
+    assert_agrees_with_oracle(np.stack([table[1], table[0]])[None], table, distance)
 
 
-def test_one_symbol_far_nearer_than_the_others():
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_one_symbol_far_nearer_than_the_others(distance):
     # Here p rounds to 1 in float32, and log(p / (1 - p)) taken literally is infinite.
     table = np.diag([1.0, 300.0, 3000.0]).astype("float32")
     outputs = table[None, :, :]
-    assert_agrees_with_oracle(outputs, table)
-    logits = evaluate(layer_for(table), outputs)
+    assert_agrees_with_oracle(outputs, table, distance)
+    logits = evaluate(layer_for(table, distance=distance), outputs)
     assert logits[0, 2, 2] > 2000
 
 
 EXTREME = [0.0, 1e-45, 1e-38, 1e-30, -1e-30, 1e-19, 1.0, 1e19, 1e30, -1e30, 3e38, -3e38, LARGEST]
 
 
-def test_finite_for_every_finite_output_and_table():
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_finite_for_every_finite_output_and_table(distance):
     table = np.array([[0, 0], [1, 1], [3e38, -3e38], [-LARGEST, -LARGEST], [1e-38, 0]], "float32")
     outputs = np.array([[[x, y] for x in EXTREME for y in EXTREME]], "float32")
-    logits, gradients = logits_and_gradients(outputs, table, np.ones((1, 169, 5), "float32"))
+    ones = np.ones((1, 169, 5), "float32")
+    logits, gradients = logits_and_gradients(outputs, table, ones, distance=distance)
     assert np.isfinite(logits).all()
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-    expected, _ = oracle(outputs, table, np.ones((1, 169, 5)))
-    size = np.maximum(np.abs(outputs).max(axis=-1, keepdims=True), 1.0)
+    expected, _ = oracle(outputs, table, ones, distance)
+    size = np.maximum(np.abs(outputs).max(axis=-1, keepdims=True), 1.0).astype("float64")
+    if distance == SQUARED:
+        size = np.minimum(size**2, LARGEST)
     np.testing.assert_allclose(logits / size, expected / size, atol=1e-6)
 
 
@@ -146,23 +183,30 @@ def test_the_gradient_at_distance_zero_is_that_of_the_other_symbols():
     logits, (on_output, _) = logits_and_gradients(table[None, :1], table, cotangent)
     np.testing.assert_allclose(logits, [[[5.0, -5.0]]], rtol=1e-6)
     np.testing.assert_allclose(on_output, [[[-0.6, -0.8]]], rtol=1e-6)
+    squared = logits_and_gradients(table[None, :1], table, cotangent, distance=SQUARED)
+    np.testing.assert_allclose(squared[0], [[[25.0, -25.0]]], rtol=1e-6)
+    np.testing.assert_allclose(squared[1][0], [[[-6.0, -8.0]]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_comes_out_as_nan(bad):
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_what_is_no_number_comes_out_as_nan(bad, distance):
     outputs, table = normal(2, 3, 4), normal(5, 4, seed=1)
-    clean = evaluate(layer_for(table), outputs)
+    layer = layer_for(table, distance=distance)
+    clean = evaluate(layer, outputs)
     outputs[1, 0, 2] = bad
     clean[1, 0] = np.nan
-    np.testing.assert_array_equal(evaluate(layer_for(table), outputs), clean)
+    np.testing.assert_array_equal(evaluate(layer, outputs), clean)
 
 
-def test_a_nan_in_the_table_reaches_every_logit():
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_a_nan_in_the_table_reaches_every_logit(distance):
     table = normal(5, 4, seed=1)
     for symbol in (0, 3):
         broken = table.copy()
         broken[symbol, 1] = np.nan
-        assert np.isnan(evaluate(layer_for(broken), normal(2, 3, 4))).all()
+        layer = layer_for(broken, distance=distance)
+        assert np.isnan(evaluate(layer, normal(2, 3, 4))).all()
 
 
 @pytest.mark.parametrize("last", [1, TIME])
@@ -373,13 +417,21 @@ def test_a_head_alone_keeps_its_vectors(tmp_path):
 
 
 def test_a_layer_outside_a_graph_takes_the_vectors_of_its_config():
-    layer = SoftminLogits(SymbolEmbedding(5, 4, embeddings_initializer="ones"), last=2)
+    embedding = SymbolEmbedding(5, 4, embeddings_initializer="ones")
+    layer = SoftminLogits(embedding, last=2, distance=SQUARED)
     layer(normal(1, 3, 4))
     restored = SoftminLogits.from_config(layer.get_config())
     np.testing.assert_array_equal(
         *(ops.convert_to_numpy(x(normal(1, 3, 4))) for x in (layer, restored))
     )
     assert restored.get_config() == layer.get_config()
+    assert restored.distance == SQUARED
+
+
+def test_a_config_from_before_there_was_a_choice_has_plain_distances():
+    config = SoftminLogits(SymbolEmbedding(5, 4)).get_config()
+    del config["distance"]
+    assert SoftminLogits.from_config(config).distance == "euclidean"
 
 
 def test_no_weights_of_its_own():
@@ -419,6 +471,13 @@ def test_last_needs_a_time_axis():
 def test_last_is_a_positive_integer(last):
     with pytest.raises(ValueError, match="`last` must be a positive integer, received"):
         SoftminLogits(SymbolEmbedding(VOCABULARY, DIM), last=last)
+
+
+@pytest.mark.parametrize("distance", ["cosine", None, ["euclidean"]])
+def test_an_unknown_distance_is_an_error(distance):
+    message = r"`distance` must be one of \('euclidean', 'squared_euclidean'\), received "
+    with pytest.raises(ValueError, match=message + re.escape(repr(distance))):
+        SoftminLogits(SymbolEmbedding(VOCABULARY, DIM), distance=distance)
 
 
 @pytest.mark.parametrize("embedding", [None, keras.layers.Embedding(9, 16), np.eye(3)])

@@ -6,9 +6,9 @@ import pytest
 from gradients import value_and_gradients
 from keras import ops
 from recurrent import (
-    CHOSEN,
     LAYERS,
     ROUNDING,
+    WITH_S6,
     expected,
     make,
     random_inputs,
@@ -23,7 +23,7 @@ STATE = random_inputs(BATCH, DIM, N, seed=1)
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-@pytest.fixture(params=CHOSEN)
+@pytest.fixture(params=WITH_S6)
 def layer(request):
     return randomized(make(request.param, return_state=True))
 

@@ -1,10 +1,12 @@
 """Every way to train and every source of data gives the losses of plain `fit` on arrays."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
-from nightly import IS_NIGHTLY
-from recurrent import CHOSEN, make, random_inputs
+from nightly import IS_NIGHTLY, IS_THOROUGH
+from recurrent import WITH_LINEARIZED_S6, make, random_inputs
 
 BACKEND = keras.config.backend()
 BATCH, LENGTH, DIM = 2, 9, 3
@@ -15,7 +17,7 @@ TARGETS = 0.5 * INPUTS
 CLOSE = 1e-5
 
 
-@pytest.fixture(params=CHOSEN)
+@pytest.fixture(params=WITH_LINEARIZED_S6)
 def name(request):
     return request.param
 
@@ -43,7 +45,7 @@ def on_arrays(name, **options):
 
 @pytest.fixture(scope="module")
 def plain():
-    return {name: on_arrays(name) for name in CHOSEN}
+    return {name: on_arrays(name) for name in WITH_LINEARIZED_S6}
 
 
 def assert_same(actual, expected):
@@ -55,14 +57,19 @@ def assert_same(actual, expected):
 # Modes.
 
 
+MODES = [
+    {"jit_compile": True},
+    {"jit_compile": False},
+    {"run_eagerly": True},
+    {"steps_per_execution": 3},
+]
+# COFFEE in every mode, another layer in the one that leaves most to a compiler.
+PAIRS = [*((WITH_LINEARIZED_S6[0], mode) for mode in MODES), (WITH_LINEARIZED_S6[1], MODES[0])]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"jit_compile": False},
-        {"jit_compile": True},
-        {"run_eagerly": True},
-        {"steps_per_execution": 3},
-    ],
+    ("name", "options"),
+    list(itertools.product(WITH_LINEARIZED_S6, MODES)) if IS_THOROUGH else PAIRS,
     ids=str,
 )
 def test_modes_of_compilation(name, plain, options):
@@ -139,6 +146,8 @@ SOURCES = {
 OWN = {"tf.data": "tensorflow", "DataLoader": "torch"}
 
 
+# What comes out of a source is the same for every layer.
+@pytest.mark.parametrize("name", WITH_LINEARIZED_S6 if IS_THOROUGH else WITH_LINEARIZED_S6[:1])
 @pytest.mark.parametrize("source", SOURCES)
 def test_sources_of_data(name, plain, source):
     if OWN.get(source, BACKEND) != BACKEND:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from keras import ops
+from nightly import IS_THOROUGH
 from scans import coffee_arrays, cotangents_of, differentiate, selective_arrays
 
 from keras_coffee.backend import numpy as loops
@@ -46,8 +47,14 @@ def spoiled(arrays):
     return arrays | nan
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("case", CASES)
+# One loop computes again, whatever the options of a recurrence.
+RECOMPUTED = CASES if IS_THOROUGH else ("coffee-sigmoid", "selective-(True, True)")
+
+
+@pytest.mark.parametrize(
+    ("case", "recompute"),
+    [*((case, False) for case in CASES), *((case, True) for case in RECOMPUTED)],
+)
 def test_values_and_gradients_are_those_without_the_masked_steps(case, recompute):
     scan, arrays, feedback = CASES[case]
     options = {"recompute": recompute}
