@@ -50,7 +50,10 @@ search: .venv/installed-search-$(KERAS_BACKEND)
 
 # A few tiny trials of every search space by every tuner, and a chief with two workers.
 search-smoke: .venv/installed-search-$(KERAS_BACKEND)
+	rm -rf outputs/smoke/searches
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/searches/search.py --smoke
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/searches/distributed.py induction-heads \
+		--workers 2 --trials 4 --epochs 1 --steps 4 --work outputs/smoke/searches/distributed
 
 # With the small settings that each notebook holds for it. Their first cells install this package,
 # and must change nothing else.
@@ -74,10 +77,12 @@ $(BACKENDS:%=dist-check-%): dist-check-%: dist
 	mkdir -p outputs
 	$(PYTHON) -m venv outputs/dist-$*
 	outputs/dist-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt dist/*.whl $(PACKAGE_$*) pytest hypothesis mypy
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt \
+		dist/*.whl $(PACKAGE_$*) pytest hypothesis mypy==2.4.1
 	KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
 		tests/release/installed.py tests/layers tests/ops \
-		tests/test_architecture.py tests/test_readme.py tests/test_streaming.py $(ARGS)
+		tests/test_architecture.py tests/test_readme.py tests/test_streaming.py \
+		-W "ignore:keras_coffee runs its recurrences without" $(ARGS)
 
 # Two backends at a time; each shows what it has to say when it is done.
 test: lint
@@ -119,7 +124,8 @@ test-peers: .venv/installed-peers
 $(BACKENDS:%=test-keras-nightly-%): test-keras-nightly-%: .venv/installed-dev
 	$(INSTALL) --upgrade --no-deps --target .venv/keras-nightly keras-nightly
 	KERAS_BACKEND=$* PYTHONPATH=.venv/keras-nightly $(RUN) -m pytest tests/layers \
-		tests/test_drop_in.py tests/test_streaming.py $(ARGS)
+		tests/test_drop_in.py tests/test_streaming.py \
+		-W "ignore:keras_coffee runs its recurrences without" $(ARGS)
 
 format: .venv/installed-dev
 	$(RUN) -m ruff format

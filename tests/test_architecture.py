@@ -126,7 +126,7 @@ def test_files_stay_short():
 
 def run(code, **environment):
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-P", "-c", code],
         env={"PATH": "", "PYTHONPATH": str(PACKAGE.parent), **environment},
         capture_output=True,
         text=True,
@@ -161,6 +161,13 @@ def test_numpy_backend_serves_inference():
     returncode, output = run(code, KERAS_BACKEND="numpy")
     assert returncode == 0, output
     assert "(2, 5, 3)" in output
+
+
+def test_a_backend_that_was_chosen_too_late_is_a_warning():
+    code = "import os, keras\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras_coffee"
+    returncode, output = run(code, KERAS_BACKEND="numpy")
+    assert returncode == 0, output
+    assert "KERAS_BACKEND is 'torch', but Keras runs on 'numpy': it was imported before" in output
 
 
 def test_an_unsupported_backend_is_named():

@@ -11,6 +11,7 @@ command goes on with it. Workers on other machines need the three variables belo
 the chief in place of 127.0.0.1, and a folder --work that all of them see.
 """
 
+import argparse
 import contextlib
 import os
 import pathlib
@@ -57,7 +58,7 @@ def main(argv=None):
 
 def without_workers(argv):
     """The arguments for search.py."""
-    parser = search.argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--workers")
     return parser.parse_known_args(argv)[1]
 
@@ -71,7 +72,7 @@ def run_processes(argv, workers, folder):
         while not all(worker.is_done for worker in team):
             time.sleep(0.2)
             if chief.process.poll():  # 0 is its end after the last trial
-                raise FailedError(f"The chief ended with status {chief.process.poll()}.")
+                raise FailedError(f"The chief ended with status {chief.process.poll()}; see above.")
             for worker in team:
                 worker.look_after()
         # The chief would notice up to 20 seconds later. All it knows is in its files already.

@@ -49,7 +49,7 @@ class CoffeeHyperModel(keras_tuner.HyperModel):
 
     SPACE = {}
     SIZES = ()
-    OWN_SETTINGS = ("target", "patience", "epochs", "seed", "only")
+    SHARED_SETTINGS = ("target", "patience", "epochs", "seed", "only")
 
     def __init__(self, objective="accuracy", *, target, patience, epochs, seed=0, only=None):
         super().__init__()
@@ -64,7 +64,7 @@ class CoffeeHyperModel(keras_tuner.HyperModel):
 
     def settings(self):
         """What makes two searches the same, for JSON."""
-        names = (*CoffeeHyperModel.OWN_SETTINGS, *self.OWN_SETTINGS)
+        names = (*self.SHARED_SETTINGS, *self.SETTINGS)
         return {name: getattr(self, name) for name in names}
 
     def parameter(self, hp, name):
@@ -149,7 +149,7 @@ class InductionHeadHyperModel(CoffeeHyperModel):
         "learning_rate": number(0.001, 0.1, 0.01, "log"),
     }
     SIZES = ("n", "dim", "output_filter")
-    OWN_SETTINGS = ("steps", "batch_size", "validation_sequences")
+    SETTINGS = ("steps", "batch_size", "validation_sequences")
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class MnistHyperModel(CoffeeHyperModel):
         "lower_to": number(0.1, 0.9, 0.5),
     }
     SIZES = ("n", "output_filter", "head_width")
-    OWN_SETTINGS = ("batch_size", "images")
+    SETTINGS = ("batch_size", "images")
 
     def __init__(
         self,

@@ -106,11 +106,13 @@ def _number(value):
 
 def _active(hyperparameters):
     """Values in use, in the order of the space."""
-    return {
+    values = {
         hp.name: hyperparameters.values[hp.name]
         for hp in hyperparameters.space
         if hyperparameters.is_active(hp) and not hp.name.startswith(NOTES)
     }
+    # Among values that were given KerasTuner has 0 and 1 for no and yes.
+    return values | {name: bool(values[name]) for name in ("output_filter",) if name in values}
 
 
 def _short(value):

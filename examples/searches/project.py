@@ -1,7 +1,9 @@
 """A search on the disk: a folder that an interrupted one goes on in."""
 
+import functools
 import json
 import os
+import signal
 
 import keras_tuner
 
@@ -54,6 +56,8 @@ class Project:
             is_worker = not isinstance(tuner.oracle, keras_tuner.Oracle)
             if not is_worker and (self.folder / "oracle.json").exists():
                 _reload(tuner.oracle)
+            if not is_worker and "KERASTUNER_TUNER_ID" not in os.environ:
+                _hold_interrupts(tuner.oracle)
         except json.JSONDecodeError as error:
             raise UnusableError(
                 f"A file in {self.folder} was cut off while it was written: {error}. Delete the "
@@ -99,6 +103,27 @@ def _reload(oracle):
         trial for trial in state["retry_queue"] if trial not in state["end_order"]
     ]
     oracle.set_state(state)
+
+
+def _hold_interrupts(oracle):
+    """Ctrl-C waits for the oracle: KerasTuner would leave a file behind that is cut off."""
+    for name in ("create_trial", "update_trial", "end_trial", "save"):
+        setattr(oracle, name, _uninterrupted(getattr(oracle, name)))
+
+
+def _uninterrupted(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        received = []
+        before = signal.signal(signal.SIGINT, lambda *given: received.append(given))
+        try:
+            return function(*args, **kwargs)
+        finally:
+            signal.signal(signal.SIGINT, before)
+            if received and callable(before):
+                before(*received[0])
+
+    return call
 
 
 def _read(file):

@@ -6,13 +6,15 @@
         --objective fewest-parameters --trials 30 --only feedback=sigmoid --results
 
 The same command goes on with a search that was interrupted; with more --trials, beyond its end.
-docs/searches.md has the spaces and what was found. Needs pip install "keras-coffee[tuner,plots]".
+docs/searches.md has the spaces and what was found. Needs the extras tuner and plots.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import signal
+import sys
 
 import keras
 import leaderboard
@@ -33,12 +35,17 @@ ROLE = "KERASTUNER_TUNER_ID"
 def main(argv=None):
     parser = make_parser()
     args = parser.parse_args(argv)
+    if args.smoke and args.results:
+        parser.error("--smoke finds nothing that is worth --results")
     try:
         for tuner in TUNERS if args.smoke else [args.tuner]:
             for model in MODELS if args.smoke else [args.model]:
                 run(args, model, tuner)
     except UnusableError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on.")
+        sys.exit(128 + signal.SIGINT)
 
 
 def make_parser():

@@ -4,6 +4,8 @@ A backend supplies the functions that `numpy.py` defines, under the same names a
 """
 
 import importlib
+import os
+import warnings
 
 import keras
 
@@ -12,6 +14,13 @@ if keras.config.backend() not in ("jax", "tensorflow", "torch", "numpy"):
         f"keras_coffee does not support the Keras backend {keras.config.backend()!r}. Set "
         "KERAS_BACKEND to 'jax', 'tensorflow' or 'torch' ('numpy' for inference) before importing "
         "keras."
+    )
+
+if os.environ.get("KERAS_BACKEND", keras.config.backend()) != keras.config.backend():
+    warnings.warn(
+        f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}, but Keras runs on "
+        f"{keras.config.backend()!r}: it was imported before the variable was set. Set it first.",
+        stacklevel=2,
     )
 
 framework = importlib.import_module(f"keras_coffee.backend.{keras.config.backend()}")

@@ -33,3 +33,28 @@ def single_state(given: Any) -> Tensor:
             f"A state-space layer has one state, (batch, features, n), received {len(given)}."
         )
     return given[0]
+
+
+def check_sequences(layer: str, shape: tuple[int | None, ...]) -> None:
+    """Raises unless a shape is one of sequences of known features."""
+    if len(shape) == 3 and shape[-1] is not None:
+        return
+    if len(shape) < 3:
+        advice = "Add the missing axis, for example with keras.layers.Reshape or x[:, :, None]."
+    elif len(shape) > 3:
+        advice = "Put it in a keras.layers.TimeDistributed, or merge axes by keras.layers.Reshape."
+    else:
+        advice = "Give the number of features, as in keras.Input((None, features))."
+    raise ValueError(
+        f"{layer} expects inputs of shape (batch, time, features) with known features, received "
+        f"{shape}. {advice}"
+    )
+
+
+def refuse_units(layer: str, arguments: dict[str, Any]) -> None:
+    """Raises where a recurrent layer of Keras is meant."""
+    if "units" in arguments:
+        raise TypeError(
+            f"{layer} has no `units`: as many features come out as go in. Pass `n`, the states of "
+            "each feature, and put a keras.layers.Dense(units) in front for another width."
+        )

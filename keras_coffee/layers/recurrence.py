@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.arguments import positive_integer, single_state
+from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import DeclaredWeights
 from keras_coffee.ops import masking
 
@@ -22,6 +22,10 @@ class Recurrence(DeclaredWeights, abc.ABC):
 
     # Whether it is linear in its state, which decides what can solve it.
     KIND: ClassVar[solvers.Kind] = "linear"
+
+    def __new__(cls, *args: Any, **kwargs: Any):
+        arguments.refuse_units(cls.__name__, kwargs)
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(
         self,
@@ -40,7 +44,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
         # Keras would round an initial state to the compute dtype; `call` casts what is to be cast.
         self.autocast = False
         self.supports_masking = True
-        self.n = positive_integer("n", n)
+        self.n = arguments.positive_integer("n", n)
         self.return_sequences = return_sequences
         self.return_state = return_state
         self.go_backwards = go_backwards
@@ -61,12 +65,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
         """
 
     def build(self, inputs_shape, initial_state_shape=None):
-        if len(inputs_shape) != 3 or inputs_shape[-1] is None:
-            raise ValueError(
-                f"{type(self).__name__} expects inputs of shape (batch, time, features) with known "
-                f"features, received {tuple(inputs_shape)}. Add the missing axis, for example "
-                "with keras.layers.Reshape or x[:, :, None]."
-            )
+        arguments.check_sequences(type(self).__name__, tuple(inputs_shape))
         batch, _, dim = inputs_shape
         self.add_declared_weights({"D": dim, "n": self.n})
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
@@ -164,7 +163,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
         if given is None:
             # A copy, since the variable changes before a gradient is computed.
             return None if self._state is None else ops.copy(self._state.value)
-        return single_state(given)
+        return arguments.single_state(given)
 
     def _check_carried_state(self, batch, size):
         if backend.is_converted_to_onnx():
@@ -229,7 +228,7 @@ class Recurrence(DeclaredWeights, abc.ABC):
                 f"`inputs` of {self.name!r} must have shape (batch, time, {dim}), time being 1 for "
                 f"a single step, received {tuple(inputs.shape)}."
             )
-        return self._run(inputs, single_state(state), mask)
+        return self._run(inputs, arguments.single_state(state), mask)
 
     def check_stream(self) -> None:
         """Raises ValueError if the layer needs more than the present and the past."""

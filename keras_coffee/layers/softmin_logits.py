@@ -3,7 +3,7 @@
 import types
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -43,8 +43,8 @@ class SoftminLogits(keras.layers.Layer):
         embedding: The `SymbolEmbedding` to score against, with at least two symbols.
         last: Positive integer or `None`. Keeps the last positions only, those that are asked
             for in a task; the others are never computed. Defaults to `None`, all positions.
-        distance: `"euclidean"`, the paper's, or `"squared_euclidean"`, whose scores differ by a
-            linear function of the output. Defaults to `"euclidean"`.
+        distance: `"euclidean"`, the paper's, or `"squared_euclidean"`, any two of which differ by
+            an affine function of the output. Defaults to `"euclidean"`.
         **kwargs: `name`, `dtype`, `trainable` and what else `keras.layers.Layer` accepts.
 
     Input shape:
@@ -76,7 +76,7 @@ class SoftminLogits(keras.layers.Layer):
         self,
         embedding: SymbolEmbedding,
         last: int | None = None,
-        distance: str = "euclidean",
+        distance: Literal["euclidean", "squared_euclidean"] = "euclidean",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -196,10 +196,7 @@ def _check_embedding(embedding: Any) -> None:
 
 def _check_distance(distance: Any) -> None:
     if distance not in tuple(_DISTANCES):
-        raise ValueError(
-            f"`distance` must be one of {tuple(_DISTANCES)}, received {distance!r}. Choose one of "
-            "them."
-        )
+        raise ValueError(f"`distance` must be one of {tuple(_DISTANCES)}, received {distance!r}.")
 
 
 def _distances(outputs: Tensor, table: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
 """Pictures of what a `CoffeeLayer` does inside a model: its states, its gates, its decisions.
 
-Not imported with the package, since it draws with matplotlib, which is optional:
-`pip install "keras-coffee[plots]"`, then `from keras_coffee import visualization`.
+Not imported with the package, since it draws with matplotlib, which is optional: install
+the extra `plots`, keras-coffee[plots], then `from keras_coffee import visualization`.
 """
 
 try:
     import matplotlib as _matplotlib  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "keras_coffee.visualization draws with matplotlib, which can't be imported. Install it "
-        'with: pip install "keras-coffee[plots]"'
+        "keras_coffee.visualization draws with matplotlib, which can't be imported. Install it, "
+        "or this package with its extra: keras-coffee[plots]."
     ) from error
 
 from keras_coffee.visualization.decision_regions import (

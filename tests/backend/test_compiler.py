@@ -179,7 +179,7 @@ def test_no_compiler_is_said_once(monkeypatch):
     monkeypatch.setattr(compiler, "_has_packaged_compiler", lambda: False)
     message = (
         r"without compiled kernels, three to thirty times slower on a CPU, because there is no C "
-        r"compiler .*`pip install keras-coffee\[cpu\]` brings a compiler"
+        r"compiler .*keras-coffee\[cpu\], brings a compiler"
     )
     with pytest.warns(UserWarning, match=message):
         assert not compiler.is_available("selective.c", **MACROS)

@@ -69,7 +69,7 @@ def test_losses_of_the_first_steps_agree(directory, pair, model):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("file", ["keras", "weights.h5"])
 @pytest.mark.parametrize("pair", list(itertools.product(BACKENDS, repeat=2)), ids="-to-".join)
-def test_a_saved_model_predicts_the_same(directory, pair, file, model):
+def test_a_saved_model_gives_the_same_outputs(directory, pair, file, model):
     saved, loaded = pair
     expected = np.load(directory / f"{model}-{saved}.npy")
     actual = np.load(directory / f"{model}-{saved}.{file}-on-{loaded}.npy")

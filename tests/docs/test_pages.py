@@ -1,5 +1,6 @@
 """What the pages in docs/ show works: Python is run, commands name what there is."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -58,6 +59,17 @@ def test_python_runs(page, monkeypatch, tmp_path):
             exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
+def test_the_smallest_model_is_the_one_that_the_search_found():
+    page = (ROOT / "docs/searches.md").read_text()
+    section = page.partition("## The smallest model")[2]
+    (link,) = re.findall(r"\]\(\.\./(results/searches/\S+\.json)\)", section)
+    found = json.loads((ROOT / link).read_text())
+    best, test = found["best"], found["test"]["accuracy"]
+    assert min(best["accuracy"], test) >= 0.99
+    assert f"**It found {best['parameters']} parameters**" in section
+    assert {f"{best['accuracy']:.4f}", f"{test:.4f}"} <= set(re.findall(r"0\.\d{4}", section))
+
+
 def test_comments_say_where_or_why_not():
     comments = [comment for page in PAGES for _, comment, _ in python_blocks(page) if comment]
     backends = {"jax", "tensorflow", "torch"}
@@ -71,7 +83,9 @@ def test_comments_say_where_or_why_not():
 
 def test_commands_name_what_there_is():
     rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"\bmake ([a-z]\S*)", SHELL)) <= set(rules)
+    pages = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"`make ([a-z][a-z-]*[a-z])[` ]", pages))
+    assert {"demo", "bench"} <= named <= set(rules)
     scripts = re.findall(r"\b(?:examples|benchmarks)/\S+\.py\b", SHELL)
     assert scripts and all((ROOT / script).is_file() for script in scripts)
 

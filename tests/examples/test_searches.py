@@ -1,8 +1,10 @@
 """The searches: their spaces, what they leave, that they resume and fail aloud."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -184,6 +186,31 @@ def test_an_interrupted_search_ends_as_if_nothing_had_happened(whole, tmp_path, 
     assert [trial["status"] for trial in trials_of(project).values()] == ["COMPLETED", "RUNNING"]
     run(tmp_path)
     assert trials_of(project) == trials_of(whole[0])
+
+
+def test_an_interruption_waits_until_a_file_is_whole(tmp_path, monkeypatch):
+    save, calls = keras_tuner.Oracle.save, []
+
+    def interrupted(oracle):
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        calls.append(oracle)
+        save(oracle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras_tuner.Oracle, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    json.loads((folder / "oracle.json").read_text())
+    assert len(calls) == 3
+
+
+def test_an_interruption_is_told_in_words(monkeypatch, capsys):
+    monkeypatch.setattr(search, "run", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit, match="130"):
+        search.main([])
+    assert "Interrupted. The same command goes on." in capsys.readouterr().out
 
 
 def test_a_search_with_other_settings_is_not_taken_for_this_one(whole):

@@ -246,13 +246,17 @@ def test_n_must_be_a_positive_integer(layer_class, n):
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 4, 3, 5)])
 def test_inputs_must_be_sequences(layer_class, shape):
     name = layer_class.__name__
-    with pytest.raises(ValueError, match=rf"{name} expects inputs of shape \(batch, time, feat"):
+    remedy = "Add the missing axis" if len(shape) < 3 else "TimeDistributed, or merge axes"
+    message = rf"{name} expects inputs of shape \(batch, time, features\).*{remedy}"
+    with pytest.raises(ValueError, match=message):
         layer_class(2)(np.zeros(shape, "float32"))
 
 
 @pytest.mark.parametrize("layer_class", LAYERS)
 def test_features_must_be_known_and_stay(layer_class):
-    with pytest.raises(ValueError, match="known features, received"):
+    with pytest.raises(
+        ValueError, match=r"received \(None, 4, None\). Give the number of features"
+    ):
         layer_class(2).build((None, 4, None))
     layer = layer_class(2)
     layer(np.zeros((1, 4, 3), "float32"))
@@ -275,8 +279,16 @@ def test_unknown_names_are_errors(layer_class):
         layer_class(2, **{f"{weight}_initializer": "wishful"})
     with pytest.raises(ValueError, match="wishful"):
         layer_class(2, **{f"{weight}_constraint": "wishful"})
-    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*unit"):
-        layer_class(2, units=3)
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*dropout"):
+        layer_class(2, dropout=0.1)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("n", [(), (2,)])
+def test_units_are_told_apart_from_n(layer_class, n):
+    message = f"{layer_class.__name__} has no `units`: as many features come out as go in. Pass `n`"
+    with pytest.raises(TypeError, match=message):
+        layer_class(*n, units=3)
 
 
 def test_unknown_feedback_is_an_error():

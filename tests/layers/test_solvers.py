@@ -18,8 +18,8 @@ PARALLEL = [
     (S6Layer, "associative"),
     (LinearizedS6Layer, Associative()),
 ]
-# "newton" trains below too, and the selective layers share their solver.
-EACH = pytest.mark.parametrize(("layer", "solver"), PARALLEL if IS_THOROUGH else PARALLEL[1:3])
+# Elk shares Newton's program but for its damping, and the selective layers share their solver.
+EACH = pytest.mark.parametrize(("layer", "solver"), PARALLEL if IS_THOROUGH else PARALLEL[::2])
 ALL = [
     pytest.param(PARALLEL[0], id="newton"),
     pytest.param(PARALLEL[2], id="associative"),

@@ -26,7 +26,7 @@ assert_type(keras_coffee.__version__, str)
 # Mistakes are errors: were they none, strict mypy would call these comments unused.
 CoffeeLayer("eight")  # type: ignore[arg-type]
 CoffeeLayer(n=8, feedback="sigmoidal")  # type: ignore[arg-type]
-CoffeeLayer(n=8, units=8)  # a keyword that Keras' layers may take: refused when it runs
+SoftminLogits(symbols, distance="manhattan")  # type: ignore[arg-type]
 S6Layer()  # type: ignore[call-arg]
 Elk(window=0.5)  # type: ignore[arg-type]
 InductionHead(length="8")  # type: ignore[arg-type]

@@ -190,7 +190,7 @@ _kept_until_the_end: list[tempfile.TemporaryDirectory[str]] = []
 
 @functools.cache
 def _warn(reason: str) -> None:
-    advice = " `pip install keras-coffee[cpu]` brings a compiler."
+    advice = " The extra `cpu`, keras-coffee[cpu], brings a compiler."
     warnings.warn(
         f"keras_coffee runs its recurrences without compiled kernels, three to thirty times "
         f"slower on a CPU, because {reason}.{'' if _has_packaged_compiler() else advice}",
