@@ -34,8 +34,13 @@ def is_for_this_backend(comment):
     return not comment.startswith("not run: ")
 
 
-# The converters use what NumPy and PyTorch have deprecated.
-WARNS = {ROOT / "docs/export.md": pytest.mark.filterwarnings("ignore")}
+# What converters and KerasTuner call is deprecated.
+WARNS = {
+    ROOT / "docs/export.md": pytest.mark.filterwarnings("ignore"),
+    ROOT / "docs/searches.md": pytest.mark.filterwarnings(
+        "ignore:(currentThread|getName)\\(\\) is deprecated"
+    ),
+}
 
 
 @pytest.mark.parametrize(

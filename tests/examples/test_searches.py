@@ -188,6 +188,15 @@ def test_an_interrupted_search_ends_as_if_nothing_had_happened(whole, tmp_path, 
     assert trials_of(project) == trials_of(whole[0])
 
 
+@pytest.fixture
+def interruptible():
+    """A process in the background of a shell is born deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_waits_until_a_file_is_whole(tmp_path, monkeypatch):
     save, calls = keras_tuner.Oracle.save, []
 
@@ -206,6 +215,7 @@ def test_an_interruption_waits_until_a_file_is_whole(tmp_path, monkeypatch):
     assert len(calls) == 3
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_is_told_in_words(monkeypatch, capsys):
     monkeypatch.setattr(search, "run", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit, match="130"):
