@@ -63,6 +63,7 @@ notebooks: .venv/installed-dev
 
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+	@echo "Open outputs/site/index.html."
 
 dist: .venv/installed-dev
 	rm -rf dist
@@ -148,12 +149,13 @@ $(RUN):
 .venv/installed-demo-torch .venv/installed-dev: .venv/installed-torch
 
 .venv/installed-torch: constraints.txt | $(RUN)
-	test -z "$(TORCH_INDEX)" || \
+	@test -z "$(TORCH_INDEX)" || \
 		$(INSTALL) --no-deps --retries 1 --index-url $(TORCH_INDEX) torch 2> /dev/null || \
 		echo "$(TORCH_INDEX) is out of reach; PyPI's PyTorch comes instead."
 	touch $@
 
 .venv/installed-demo-%: pyproject.toml constraints.txt | $(RUN)
+	@echo "Installing Keras and $(PACKAGE_$*) into .venv, which takes a minute."
 	$(INSTALL) --editable ".[plots]" $(PACKAGE_$*)
 	touch $@
 
