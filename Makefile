@@ -55,10 +55,10 @@ search-smoke: .venv/installed-search-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/searches/distributed.py induction-heads \
 		--workers 2 --trials 4 --epochs 1 --steps 4 --work outputs/smoke/searches/distributed
 
-# With the small settings that each notebook holds for it. Their first cells install this package,
-# and must change nothing else.
+# With the small settings that each notebook holds for it. What their first cells install is here, and
+# tests may be using it: they run dry.
 notebooks: .venv/installed-dev
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_NO_DEPS=1 OMP_NUM_THREADS=1 \
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DRY_RUN=1 OMP_NUM_THREADS=1 \
 		$(RUN) -m pytest --nbmake --nbmake-timeout=300 examples/notebooks $(ARGS)
 
 docs: .venv/installed-dev
@@ -103,7 +103,8 @@ test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
 	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers tests/ops tests/solvers \
-		tests/test_drop_in.py tests/backend/test_jax_kernels.py tests/examples/test_induction_head.py \
+		tests/test_drop_in.py tests/backend/test_jax_kernels.py \
+		tests/examples/test_induction_head.py tests/examples/test_searches.py \
 		tests/benchmarks/test_bench.py tests/benchmarks/test_solver_benchmarks.py \
 		--hypothesis-profile=nightly $(ARGS)
 

@@ -13,6 +13,7 @@ import keras_tuner
 import numpy as np
 import programs
 import pytest
+from nightly import IS_THOROUGH
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "searches"
@@ -27,6 +28,8 @@ pytestmark = [
     # A Gaussian process of one trial has nothing to fit its scales to.
     pytest.mark.filterwarnings("ignore:.*(close to the specified|lbfgs failed to converge)"),
 ]
+# The same on every backend, and slow where each trial compiles.
+by_night = pytest.mark.skipif(not IS_THOROUGH, reason="by day on PyTorch, by night elsewhere")
 
 
 def values_of(hypermodel, **given):
@@ -171,6 +174,7 @@ class Interruption(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+@by_night
 def test_an_interrupted_search_ends_as_if_nothing_had_happened(whole, tmp_path, monkeypatch):
     callbacks, calls = HEADS.callbacks, []
 
@@ -196,6 +200,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@by_night
 @pytest.mark.usefixtures("interruptible")
 def test_an_interruption_waits_until_a_file_is_whole(tmp_path, monkeypatch):
     save, calls = keras_tuner.Oracle.save, []
@@ -251,6 +256,7 @@ def test_hyperband_continues_weights_and_optimizer(tmp_path, monkeypatch):
     assert all(trial["status"] == "COMPLETED" for trial in trials_of(project).values())
 
 
+@by_night
 def test_bayesian_optimization_on_images(tmp_path, capsys):
     small = ("--only", "n=1", "--only", "head_width=10", "--objective", "fewest-parameters")
     project = run(tmp_path, *small, model="mnist", tuner="bayesian")
@@ -258,6 +264,7 @@ def test_bayesian_optimization_on_images(tmp_path, capsys):
     assert "Test accuracy of the best" in capsys.readouterr().out
 
 
+@by_night
 def test_an_error_in_a_trial_ends_the_search_and_the_trial_is_run_again(tmp_path, monkeypatch):
     def broken(self):
         raise ImportError("a module that is not there")
@@ -305,6 +312,7 @@ def test_the_guide_has_every_parameter_and_commands_that_are_understood():
         search.prepare(args, args.model, args.tuner)
 
 
+@by_night
 def test_more_trials_go_on_without_those_that_ended(whole, tmp_path):
     """Under another name, as after a chief, whose file still has the last trial as under way."""
     project = tmp_path / whole[0].name
