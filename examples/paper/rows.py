@@ -213,12 +213,8 @@ TRIED = [
     Row("tried-d2-free", "n=1, D=2; λ is not bounded", FreeTransition(**D2), PAPER["table2-d2"]),
     squared("table2-d4", "d4"),
     squared("table2-d2", "d2"),
-    squared("table2-d1", "d1"),
     squared("table3-noise1", "noise1"),
     squared("table3-noise2", "noise2"),
-    squared("table5-length128", "length128"),
-    squared("table5-length256", "length256"),
-    squared("ablation-no-feedback", "no-feedback"),
     Row(
         "tried-mnist-nearest",
         "COFFEE with output filter; turned images of nearest pixels, not moved",
