@@ -88,7 +88,7 @@ OF_ROWS = {
     "tried-noise1-squared": (
         "this helped too: it comes to the paper's accuracy, where plain distances do not."
     ),
-    "tried-noise2-squared": "ahead of Table 3's run as well, and as far from the paper.",
+    "tried-noise2-squared": "ahead of Table 3's run as well, but far from the paper still.",
     "tried-mnist-s6-nearest": (
         "in training it answers 35.5 % by then, no more than of images as they are: the difference "
         "in Table 7 is the interpolation's."
