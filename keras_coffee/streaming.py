@@ -110,10 +110,11 @@ class Stream:
             ValueError: if the inputs have another rank than the model's, or `state` is not a list
                 of one state for each recurrent layer.
         """
+        return self._feed(self._checked(inputs, "batch", "steps"), state)
+
+    def _feed(self, block: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         self._check_state(state)
-        # As the model itself does with what it is given.
-        outputs, mask = ops.cast(inputs, self._dtype), None
-        self._check_rank(outputs, ("batch", "steps", *self._shape[2:]))
+        outputs, mask = block, None
         # Not carried on, or the graph of a long stream would grow with it on PyTorch.
         carried = [ops.stop_gradient(ops.convert_to_tensor(x)) for x in state]
         new: list[Tensor] = []
@@ -139,9 +140,8 @@ class Stream:
         Returns:
             What the model puts out at this step, and the new states.
         """
-        inputs_t = ops.cast(inputs_t, self._dtype)
-        self._check_rank(inputs_t, ("batch", *self._shape[2:]))
-        outputs, state = self(ops.expand_dims(inputs_t, 1), state)
+        block = ops.expand_dims(self._checked(inputs_t, "batch"), 1)
+        outputs, state = self._feed(block, state)
         return outputs[:, 0] if self._has_time else outputs, state
 
     def _check_state(self, state: Any) -> None:
@@ -154,13 +154,16 @@ class Stream:
             f"recurrent layers, {count}; received {received}. Start with `get_initial_state`."
         )
 
-    def _check_rank(self, inputs: Tensor, expected: tuple[Any, ...]) -> None:
+    def _checked(self, inputs: Tensor, *axes: str) -> Tensor:
+        """The inputs, cast as the model itself casts them, if they have these axes and a step's."""
+        inputs, expected = ops.cast(inputs, self._dtype), (*axes, *self._shape[2:])
         if len(inputs.shape) != len(expected):
-            axes = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
+            named = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
             raise ValueError(
-                f"{self._name!r} takes `({axes})` here, received the shape {tuple(inputs.shape)}. "
+                f"{self._name!r} takes `({named})` here, received the shape {tuple(inputs.shape)}. "
                 "One sequence is a batch of 1; `step` takes no axis of steps, a call does."
             )
+        return inputs
 
 
 def _layers(model: keras.Sequential) -> Iterator[Any]:
