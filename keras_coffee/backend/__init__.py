@@ -26,12 +26,12 @@ if os.environ.get("KERAS_BACKEND", keras.config.backend()) != keras.config.backe
 framework = importlib.import_module(f"keras_coffee.backend.{keras.config.backend()}")
 
 # Recurrences in one fused pass over time, with their gradients.
-coffee_scan = framework.coffee_scan
 linear_scan = framework.linear_scan
-selective_scan = framework.selective_scan
+recurrence = framework.recurrence
 
 # What solvers are built from.
 associative_scan = framework.associative_scan
+compiled = framework.compiled
 exponent = framework.exponent
 implicit_states = framework.implicit_states
 power_of_two = framework.power_of_two

@@ -7,73 +7,34 @@ numpy backend, and lists the functions that a backend must supply.
 import numpy as np
 
 
-def coffee_scan(
-    inputs,
-    transition,
-    gate,
-    readout,
-    input_matrix,
-    output_gate,
-    initial_state,
-    mask=None,
-    *,
-    feedback,
-    recompute=False,
-):
-    """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`.
+def recurrence(recurrence, *tensors, recompute):
+    """Outputs `(B, T, ...)` and the final state of any recurrence, in one pass over time.
 
-    The mask, `(B, T)` or None, multiplies Δ: 0 holds the state. The outputs of such a step are read
-    from the state that is held.
+    `recurrence` is a `keras_coffee.cells.recurrence.Recurrence`: a step, and the structure of the
+    tensors, which come as inputs `(B, T, ...)`, a boolean mask `(B, T)` if there is one, weights and
+    initial state `(B, ...)`. A masked step holds the state; its outputs are read from it.
+    `recompute` keeps about √T states for the gradient, and computes the others again.
     """
-    state, outputs = initial_state, np.empty_like(inputs)
-    for t in range(inputs.shape[1]):
-        source = inputs[:, t, :, None]
-        delta = gate * (source if feedback is None else state)
-        if feedback != "linear":
-            delta = _sigmoid(delta)
+    inputs, mask, weights, state = recurrence.split(tensors)
+    step, read = recurrence.functions(weights)
+    outputs = []
+    for t in range(inputs[0].shape[1]):
+        slices = [x[:, t] for x in inputs]
+        new = step(state, slices)
         if mask is not None:
-            delta = mask[:, t, None, None] * delta
-        drive = source if input_matrix is None else input_matrix * source
-        state = (1 + transition * delta) * state + delta * drive
-        outputs[:, t] = (readout * state).sum(-1)
-        if output_gate is not None:
-            outputs[:, t] *= _sigmoid((output_gate * state).sum(-1))
-    return outputs, state
-
-
-def selective_scan(
-    inputs,
-    delta,
-    transition,
-    input_matrix,
-    output_matrix,
-    initial_state,
-    *,
-    discretization,
-    recompute=False,
-):
-    """Selective state-space model over inputs `(B, T, D)`: outputs and the final state.
-
-    An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
-    """
-    state, outputs = initial_state, np.empty_like(inputs)
-    for t in range(inputs.shape[1]):
-        input_t, output_t = (
-            m[:, t, None, :] if m.ndim == 3 else m for m in (input_matrix, output_matrix)
-        )
-        step = delta[:, t, :, None]
-        if discretization == "zoh":
-            exponent = transition * step
-            decay, gain = np.exp(exponent), step * _expm1_ratio(exponent)
-        else:
-            decay, gain = 1 + transition * step, step
-        state = decay * state + gain * input_t * inputs[:, t, :, None]
-        outputs[:, t] = (output_t * state).sum(-1)
-    return outputs, state
+            pairs = zip(new, state, strict=True)
+            new = [np.where(mask[:, t].reshape(-1, *[1] * (n.ndim - 1)), n, s) for n, s in pairs]
+        state = new
+        outputs.append(read(state, slices))
+    return np.stack(outputs, 1), state
 
 
 def linear_scan(decay, inputs, initial_state, *, reverse):
-    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex.
+
+    The decay has the axes of the inputs; those of the batch and of time may be 1.
+    """
+    decay = np.broadcast_to(decay, inputs.shape)
     state, states = initial_state, np.empty_like(inputs)
     times = range(inputs.shape[1])
     for t in reversed(times) if reverse else times:
@@ -111,6 +72,11 @@ def scan(body, carry, sequences, like):
         carry, outputs = body(carry, [x[k] for x in sequences])
         results.append(outputs)
     return carry, [np.stack(x) for x in zip(*results, strict=True)]
+
+
+def compiled(function, constants, *tensors):
+    """`function(*constants, *tensors)`, compiled once for equal constants where that is needed."""
+    return function(*constants, *tensors)
 
 
 def without_gradient(function):
@@ -157,15 +123,3 @@ def device_kind(x):
 def is_converted_to_onnx():
     """Whether the model is traced for a converter to ONNX."""
     return False
-
-
-def _sigmoid(x):
-    # exp of a negative number only, so that nothing overflows.
-    e = np.exp(-np.abs(x))
-    return np.where(x < 0, e, 1) / (1 + e)
-
-
-def _expm1_ratio(x):
-    """(e^x - 1) / x, 1 at x = 0."""
-    safe = np.where(x == 0, 1, x)
-    return np.where(x == 0, 1, np.expm1(safe) / safe)

@@ -2,9 +2,9 @@
 
 from keras_coffee.cells.affine import AffineCell as AffineCell
 from keras_coffee.cells.cell import Cell as Cell
+from keras_coffee.cells.cell import LinearCell as LinearCell
 from keras_coffee.cells.coffee import CoffeeCell as CoffeeCell
 from keras_coffee.cells.elman import ElmanCell as ElmanCell
 from keras_coffee.cells.gated import DiagonalGRUCell as DiagonalGRUCell
 from keras_coffee.cells.masked import MaskedCell as MaskedCell
-from keras_coffee.cells.readout import read_state as read_state
 from keras_coffee.cells.selective import SelectiveCell as SelectiveCell

@@ -1,35 +1,99 @@
-"""What a recurrence must say about itself."""
+"""What a recurrence says about itself."""
 
-from typing import Any, Literal, Protocol
+import dataclasses
+from typing import Any, ClassVar, Literal
+
+from keras import ops
 
 from keras_coffee._typing import Tensor
 
 Structure = Literal["diagonal", "dense"]
 
 
-class Cell(Protocol):
-    """One step x(k) = f(x(k-1), u(k)) of a recurrence, and its Jacobian.
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One step of a recurrence.
 
-    Weights are attributes, and gradients flow to them. Both methods take states and inputs with any
-    axes in front, as those of batch and time, and treat each of their elements alike: solvers
-    call them for one step, and for all steps at once.
+        x(k) = f(x(k-1), u(k)),   y(k) = g(x(k), u(k))
+
+    Subclass it as a frozen dataclass and write `step` in `keras.ops`. Fields that hold tensors are
+    the weights, and gradients flow to them. All other fields are options, and must be hashable.
+    State, inputs and outputs are tensors, or nested tuples, lists and dictionaries of tensors.
+
+    `step` and `read` get the tensors of one step, `(B, ...)`, and must treat each element of the
+    batch alike: backends also pass them several steps at once, as a longer batch. Parallel solvers
+    pass all steps with their axis, `(B, T, ...)`.
+
+    Class attributes:
+        structure: What the Jacobian of the state is. `"diagonal"`: the state is one tensor, and
+            each of its elements depends on its own predecessor only. Gradients are then computed
+            for many steps at once. A complex step must be holomorphic in its state. `"dense"`, the
+            default: anything else. For parallel solvers a dense state is `(..., H)`, and axes
+            before the last are independent of each other.
+        broadcasts: Whether weights may come with a batch axis in front, as they may where every
+            operation on them is elementwise. Gradients are then summed over the batch once and not
+            at every step. Defaults to False.
+        SEQUENCES: Names of the inputs, in the order in which a kernel lists them.
+        OPTIONS: Names of the fields that are options, for a cell that has a kernel.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class LeakyCell(Cell):
+        ...     decay: Tensor
+        ...     structure = "diagonal"
+        ...
+        ...     def step(self, state, inputs):
+        ...         return keras.ops.sigmoid(self.decay) * state + inputs
+        >>> cell = LeakyCell(keras.ops.zeros(3))
+        >>> cell.step(keras.ops.ones((2, 3)), keras.ops.ones((2, 3))).shape
+        (2, 3)
     """
 
+    structure: ClassVar[Structure] = "dense"
+    broadcasts: ClassVar[bool] = False
+    SEQUENCES: ClassVar[tuple[str, ...]] = ()
+    OPTIONS: ClassVar[tuple[str, ...]] = ()
+
     @property
-    def structure(self) -> Structure:
-        """What the Jacobian of a state `(..., H)` is.
+    def kernel_name(self) -> str | None:
+        """Name of the compiled kernels of this recurrence, if backends have any."""
+        return None
 
-        `"diagonal"`: each element of the new state depends on its own in the old one only, and the
-        Jacobian is given by its diagonal `(..., H)`. A state may then have any axes.
-        `"dense"`: the Jacobian is `(..., H, H)`; axes before the last are independent of each
-        other.
-        """
-        ...
+    def step(self, state: Any, inputs: Any) -> Any:
+        """The next state, of the structure, shapes and dtypes of `state`."""
+        raise NotImplementedError(f"{type(self).__name__} has no `step`.")
 
-    def step(self, state: Tensor, inputs: Any) -> Tensor:
-        """The next state."""
-        ...
+    def read(self, state: Any, inputs: Any) -> Any:
+        """The outputs at a step, from the state after it. By default the state itself."""
+        return state
 
     def jacobian(self, state: Tensor, inputs: Any) -> Tensor:
-        """∂x(k)/∂x(k-1); [..., i, j] is by element j of the old state."""
-        ...
+        """∂x(k)/∂x(k-1), for parallel solvers; [..., i, j] is by element j of the old state.
+
+        Its diagonal `(..., H)` if the structure is diagonal, else `(..., H, H)`.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `jacobian`, which parallel solvers and `nonlinear_scan` "
+            "need. Write one, or run the cell by `cell_scan` with the sequential solver."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearCell(Cell):
+    """A cell that is linear in its state, elementwise: x(k) = a(k) x(k-1) + b(k).
+
+    A subclass writes `affine` instead of `step`. Its states then come from one linear scan.
+    """
+
+    structure: ClassVar[Structure] = "diagonal"
+
+    def affine(self, inputs: Any) -> tuple[Tensor, Tensor]:
+        """Decay a(k) and drive b(k), which broadcast to the state."""
+        raise NotImplementedError(f"{type(self).__name__} has no `affine`.")
+
+    def step(self, state: Tensor, inputs: Any) -> Tensor:
+        decay, drive = self.affine(inputs)
+        return decay * state + drive
+
+    def jacobian(self, state: Tensor, inputs: Any) -> Tensor:
+        return ops.broadcast_to(self.affine(inputs)[0], ops.shape(state))

@@ -6,17 +6,18 @@ from typing import ClassVar, Literal
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.cell import Structure
+from keras_coffee.cells.cell import Cell, Structure
 
 Feedback = Literal["sigmoid", "linear"] | None
 
 
 @dataclasses.dataclass(frozen=True)
-class CoffeeCell:
+class CoffeeCell(Cell):
     """One step of COFFEE.
 
         Δ(k) = σ(w ⊙ x(k-1))
         x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) b u(k)
+        y(k) = C x(k),   or σ(w_γ · x(k)) C x(k) with an output gate
 
     Every operation is elementwise, so the Jacobian ∂x(k)/∂x(k-1) is diagonal, and a leading time
     axis is allowed: the methods take one step or a whole sequence of them.
@@ -24,21 +25,33 @@ class CoffeeCell:
     Args:
         transition: λ, the diagonal of A, `(D, n)`.
         gate: w, the feedback gate, `(D, n)`.
+        readout: C, `(D, n)`. None: the outputs are the states.
         input_matrix: b, `(D, n)`, or None for ones (the final model).
+        output_gate: w_γ, the output filter, `(D, n)`, or None for no filter.
         feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ = w ⊙ x(k-1);
             None gates from the input, Δ = σ(w u(k)).
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", equations
-        (Delta-feedback) and (final_model); with `input_matrix`, (model_with_feedback).
+        (Delta-feedback) and (final_model); with `input_matrix`, (model_with_feedback); with
+        `output_gate`, the remark "Model with output filtering".
     """
 
     transition: Tensor
     gate: Tensor
+    readout: Tensor | None = None
     input_matrix: Tensor | None = None
+    output_gate: Tensor | None = None
     feedback: Feedback = "sigmoid"
 
     structure: ClassVar[Structure] = "diagonal"
+    broadcasts: ClassVar[bool] = True
+    SEQUENCES: ClassVar[tuple[str, ...]] = ("inputs", "mask")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("feedback",)
+
+    @property
+    def kernel_name(self) -> str | None:
+        return None if self.readout is None else "coffee"
 
     def delta(self, state: Tensor, inputs: Tensor) -> Tensor:
         """Update gates `(..., D, n)` from states `(..., D, n)` and inputs `(..., D)`."""
@@ -48,7 +61,16 @@ class CoffeeCell:
     def step(self, state: Tensor, inputs: Tensor) -> Tensor:
         """The next state `(..., D, n)`."""
         delta = self.delta(state, inputs)
-        return (1 + self.transition * delta) * state + delta * self._drive(inputs)
+        return state + delta * (self.transition * state + self._drive(inputs))
+
+    def read(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs `(..., D)`, or the state if there is no readout."""
+        if self.readout is None:
+            return state
+        outputs = ops.sum(self.readout * state, axis=-1)
+        if self.output_gate is None:
+            return outputs
+        return outputs * ops.sigmoid(ops.sum(self.output_gate * state, axis=-1))
 
     def jacobian(self, state: Tensor, inputs: Tensor) -> Tensor:
         """Diagonal of ∂x(k)/∂x(k-1), `(..., D, n)`.

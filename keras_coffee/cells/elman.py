@@ -6,12 +6,12 @@ from typing import ClassVar
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.cell import Structure
+from keras_coffee.cells.cell import Cell, Structure
 from keras_coffee.cells.functions import tanh
 
 
 @dataclasses.dataclass(frozen=True)
-class ElmanCell:
+class ElmanCell(Cell):
     """h(k) = tanh(W h(k-1) + V u(k) + b).
 
     Weights may have axes in front, for several networks side by side; states and inputs then have

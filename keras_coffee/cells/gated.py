@@ -6,12 +6,12 @@ from typing import ClassVar
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.cell import Structure
+from keras_coffee.cells.cell import Cell, Structure
 from keras_coffee.cells.functions import tanh
 
 
 @dataclasses.dataclass(frozen=True)
-class DiagonalGRUCell:
+class DiagonalGRUCell(Cell):
     """A GRU with a diagonal recurrent matrix.
 
         z = σ(a_z ⊙ h + V_z u + b_z),  r = σ(a_r ⊙ h + V_r u + b_r)

@@ -11,7 +11,7 @@ from keras_coffee.cells.functions import align
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedCell:
+class MaskedCell(Cell):
     """A recurrence that holds its state where a mask says so.
 
         x(k) = f(x(k-1), u(k)) if m(k), else x(k-1)
@@ -25,13 +25,17 @@ class MaskedCell:
     cell: Cell
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> Structure:  # type: ignore[override]
         return self.cell.structure
 
     def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """The next state."""
         own, mask = inputs
         return ops.where(align(mask, state), self.cell.step(state, own), state)
+
+    def read(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """The outputs of the cell."""
+        return self.cell.read(state, inputs[0])
 
     def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """That of the cell, or the identity."""

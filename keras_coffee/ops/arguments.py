@@ -28,7 +28,7 @@ def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
     return inputs
 
 
-def as_tensor(value: Any, name: str, dtype: str | None = None) -> Tensor:
+def as_tensor(value: Any, name: str) -> Tensor:
     """A backend tensor; `keras.KerasTensor`s are refused."""
     if isinstance(value, keras.KerasTensor):
         raise TypeError(
@@ -38,7 +38,7 @@ def as_tensor(value: Any, name: str, dtype: str | None = None) -> Tensor:
     if value is None:
         raise TypeError(f"`{name}` is required, received None.")
     value = value.value if isinstance(value, keras.Variable) else value
-    return ops.convert_to_tensor(value, dtype=dtype)
+    return ops.convert_to_tensor(value)
 
 
 def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: str) -> Tensor:
@@ -112,6 +112,12 @@ def common_dtype(decay: Tensor, inputs: Tensor) -> str:
     if not any(dtype.startswith("complex") for dtype in dtypes):
         return accumulation_dtype(inputs)
     return "complex128" if dtypes & {"float64", "complex128"} else "complex64"
+
+
+def real_dtype(x: Tensor) -> str:
+    """The dtype of a tensor's real part."""
+    dtype = _dtype(x)
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
 def is_low_precision(x: Tensor) -> bool:

@@ -2,13 +2,11 @@
 
 from keras import ops
 
-from keras_coffee import backend, solvers
+from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
-from keras_coffee.cells.masked import masked
-from keras_coffee.cells.readout import read_state
 from keras_coffee.ops import arguments, masking
-from keras_coffee.solvers import trajectory
+from keras_coffee.ops.cell_scan import run
 
 FEEDBACKS = ("sigmoid", "linear", None)
 
@@ -57,7 +55,8 @@ def coffee_scan(
             again. No effect on values. For the sequential solver only.
 
     Returns:
-        Outputs y, `(B, T, D)`, and the final state x(T), `(B, D, n)`, in the dtype of the inputs.
+        Outputs y, `(B, T, D)`, in the dtype of the inputs, and the final state x(T), `(B, D, n)`, in
+        float32 at least.
 
     Raises:
         ValueError: if a shape does not fit, T is 0, `feedback` or `solver` is unknown, or
@@ -84,37 +83,19 @@ def coffee_scan(
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
 
-    found = solvers.choose(
-        solver, "nonlinear", inputs, transition.shape[0] * transition.shape[1], recompute=recompute
+    def weight(value, name, is_optional=False):
+        if value is None and is_optional:
+            return None
+        return arguments.as_parameter(value, name, shape, dtype)
+
+    cell = CoffeeCell(
+        transition,
+        weight(gate, "gate"),
+        weight(readout, "readout"),
+        weight(input_matrix, "input_matrix", is_optional=True),
+        weight(output_gate, "output_gate", is_optional=True),
+        feedback,
     )
-
-    def optional(weight, name):
-        return None if weight is None else arguments.as_parameter(weight, name, shape, dtype)
-
-    gate = arguments.as_parameter(gate, "gate", shape, dtype)
-    readout = arguments.as_parameter(readout, "readout", shape, dtype)
-    input_matrix = optional(input_matrix, "input_matrix")
-    output_gate = optional(output_gate, "output_gate")
     state = arguments.as_initial_state(initial_state, sequences, transition)
-    if isinstance(found, solvers.Sequential):
-        outputs, final_state = backend.coffee_scan(
-            sequences,
-            transition,
-            gate,
-            readout,
-            input_matrix,
-            output_gate,
-            state,
-            None if mask is None else ops.cast(mask, dtype),
-            feedback=feedback,
-            recompute=recompute,
-        )
-    else:
-        cell, sequences = masked(
-            CoffeeCell(transition, gate, input_matrix, feedback), sequences, mask
-        )
-        outputs, final_state = trajectory.outputs(
-            found, cell, state, sequences, lambda states: read_state(states, readout, output_gate)
-        )
-    outputs = masking.zero_before_first(outputs, mask)
-    return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)
+    outputs, final_state = run(cell, sequences, state, mask, solver, recompute)
+    return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state

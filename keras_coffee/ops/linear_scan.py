@@ -6,9 +6,9 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.affine import AffineCell
 from keras_coffee.ops import arguments
-from keras_coffee.solvers import trajectory
+from keras_coffee.solvers.affine import affine_scan
+from keras_coffee.solvers.algebra import Diagonal
 
 
 def linear_scan(
@@ -18,13 +18,14 @@ def linear_scan(
     initial_state: Tensor | None = None,
     reverse: bool = False,
     solver: str | solvers.Solver = "auto",
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """All states of h(k) = a(k) h(k-1) + b(k), elementwise, real or complex.
 
     Differentiable once, in reverse, by every tensor argument.
 
     Args:
-        decay: a, a shape that broadcasts to that of the inputs.
+        decay: a, of a shape that broadcasts to that of the inputs. One decay for all steps or
+            sequences, of length 1 in that axis, is not copied for each.
         inputs: b, `(B, T, ...)`, floating-point or complex, T ≥ 1. float16 and bfloat16 are
             accumulated in float32.
         initial_state: h before the first step, `(B, ...)`. None: zeros.
@@ -33,14 +34,15 @@ def linear_scan(
             `Sequential` or `Associative` of `keras_coffee.solvers`.
 
     Returns:
-        States `(B, T, ...)`, in the dtype of the inputs, or complex if the decay is.
+        States `(B, T, ...)`, in the dtype of the inputs, or complex if the decay is; and the state
+        after the last step that is run, `(B, ...)`, in float32 at least.
 
     Raises:
         ValueError: if a shape does not fit, T is 0, or `solver` is unknown.
         TypeError: if the inputs are neither floating-point nor complex, or symbolic.
 
     Example:
-        >>> states = linear_scan(0.5, np.ones((1, 4), "float32"))
+        >>> states, final_state = linear_scan(0.5, np.ones((1, 4), "float32"))
         >>> np.array(states)
         array([[1.   , 1.5  , 1.75 , 1.875]], dtype=float32)
     """
@@ -52,22 +54,32 @@ def linear_scan(
             f"`inputs` must have shape (batch, time, ...), received {tuple(inputs.shape)}."
         )
     arguments.check_time(inputs, "inputs")
-    sequences = ops.cast(inputs, dtype)
-    decay = _broadcast(ops.cast(decay, dtype), sequences)
-    state = _initial_state(initial_state, sequences, dtype)
     widths = tuple(inputs.shape[2:])
     found = solvers.choose(solver, "linear", inputs, None if None in widths else math.prod(widths))
-    if isinstance(found, solvers.Sequential):
-        states = backend.linear_scan(decay, sequences, state, reverse=reverse)
-    else:
-        pair = [ops.flip(x, axis=1) if reverse else x for x in (decay, sequences)]
-        states = trajectory.solve(found, AffineCell(), state, tuple(pair)).states
-        states = ops.flip(states, axis=1) if reverse else states
+    sequences = ops.cast(inputs, dtype)
+    state = _initial_state(initial_state, sequences, dtype)
+    states = linear_states(ops.cast(decay, dtype), sequences, state, found, reverse=reverse)
+    final_state = states[:, 0] if reverse else states[:, -1]
     is_low = arguments.is_low_precision(inputs) and dtype == "float32"
-    return ops.cast(states, inputs.dtype) if is_low else states
+    return ops.cast(states, inputs.dtype) if is_low else states, final_state
+
+
+def linear_states(
+    decay: Tensor, drive: Tensor, state: Tensor, solver: solvers.Solver, *, reverse: bool = False
+) -> Tensor:
+    """The states, given tensors of one dtype. Decay and drive broadcast to `(B, T, ...)`."""
+    shape = (*ops.shape(drive)[:2], *ops.shape(state)[1:])
+    if tuple(drive.shape[2:]) != tuple(state.shape[1:]):
+        drive = ops.broadcast_to(drive, shape)
+    decay = _broadcast(decay, drive)
+    if isinstance(solver, solvers.Sequential):
+        return backend.linear_scan(decay, drive, state, reverse=reverse)
+    decay = ops.broadcast_to(decay, shape)
+    return affine_scan(Diagonal, decay, drive, state, reverse=reverse)
 
 
 def _broadcast(decay: Tensor, inputs: Tensor) -> Tensor:
+    """The decay with all axes of the inputs, and their length in all but the first two."""
     own, target = tuple(decay.shape), tuple(inputs.shape)
     fits = len(own) <= len(target) and all(
         d in (None, 1) or i is None or d == i
@@ -78,7 +90,10 @@ def _broadcast(decay: Tensor, inputs: Tensor) -> Tensor:
             f"`decay` must broadcast to the inputs' shape {target}, received {own}. Give it one "
             "axis for each of theirs, of the same length or 1."
         )
-    return ops.broadcast_to(decay, ops.shape(inputs))
+    decay = ops.reshape(decay, (*(1,) * (len(target) - len(own)), *ops.shape(decay)))
+    if decay.shape[2:] == inputs.shape[2:]:
+        return decay
+    return ops.broadcast_to(decay, (*ops.shape(decay)[:2], *ops.shape(inputs)[2:]))
 
 
 def _initial_state(value: Tensor | None, inputs: Tensor, dtype: str) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 
 from keras import ops
 
-from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.functions import align
 from keras_coffee.ops import arguments
@@ -39,11 +38,18 @@ def zero_before_first(outputs: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def repeat_last(x: Tensor, mask: Tensor | None) -> Tensor:
-    """`x`, `(B, T, n)`, with its last value that counts at masked steps; zero before the first."""
+    """`x`, `(B, T, ...)`, with its last value that counts at masked steps; zero before the first.
+
+    Sorting puts the steps that count in front, so that the k-th of them stands at place k.
+    """
     if mask is None:
         return x
-    x = zero_masked(x, mask)
-    held = ops.cast(ops.logical_not(mask), x.dtype)[..., None]
-    return backend.linear_scan(
-        ops.broadcast_to(held, ops.shape(x)), x, ops.zeros_like(x[:, 0]), reverse=False
-    )
+    (batch, length), shape = ops.shape(mask), ops.shape(x)
+    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    steps = ops.cumsum(ops.ones_like(counts), axis=1) - 1
+    order = ops.argsort(ops.where(mask, steps, steps + length), axis=1)
+    last = ops.take_along_axis(order, ops.maximum(counts - 1, 0), axis=1)
+    rows = ops.expand_dims(ops.arange(batch, dtype=last.dtype) * length, 1)
+    flat = ops.reshape(x, (batch * length, *shape[2:]))
+    repeated = ops.reshape(ops.take(flat, rows + last, axis=0), shape)
+    return zero_masked(repeated, counts > 0)

@@ -7,8 +7,7 @@ import keras
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
-from keras_coffee.cells.masked import masked
-from keras_coffee.ops import arguments, masking
+from keras_coffee.ops.cell_scan import prepared
 from keras_coffee.solvers import trajectory
 from keras_coffee.solvers.algebra import BY_STRUCTURE
 
@@ -70,33 +69,6 @@ def nonlinear_scan(
             f"`cell.structure` must be one of {STRUCTURES}, received "
             f"{getattr(cell, 'structure', None)!r}. It says what the cell's Jacobian is."
         )
-    inputs = keras.tree.map_structure(lambda x: arguments.as_tensor(x, "inputs"), inputs)
-    initial_state = arguments.as_tensor(initial_state, "initial_state")
-    first = keras.tree.flatten(inputs)[0]
-    _check(inputs, first, initial_state)
-    mask = masking.as_mask(mask, first)
-    inputs = keras.tree.map_structure(lambda x: masking.zero_masked(x, mask), inputs)
-    cell, inputs = masked(cell, inputs, mask)
-    found = solvers.choose(solver, "nonlinear", first, None)
-    return trajectory.solve(found, cell, initial_state, inputs)
-
-
-def _check(inputs, first, initial_state):
-    dtype = keras.backend.standardize_dtype(initial_state.dtype)
-    if dtype not in ("float32", "float64"):
-        raise TypeError(
-            f"`initial_state` must be float32 or float64, received dtype {dtype}. Cast it first, "
-            'for example with keras.ops.cast(x, "float32").'
-        )
-    batch = initial_state.shape[0] if len(initial_state.shape) else None
-    if len(initial_state.shape) < 2:
-        raise ValueError(
-            f"`initial_state` must have shape (batch, ...), received {tuple(initial_state.shape)}."
-        )
-    length = first.shape[1] if len(first.shape) > 1 else None
-    for x in keras.tree.flatten(inputs):
-        shape = tuple(x.shape)
-        if len(shape) < 2:
-            raise ValueError(f"`inputs` must have shape (batch, time, ...), received {shape}.")
-        arguments.check_shape(x, (batch, length, *shape[2:]), "inputs", f"({batch}, {length}, ...)")
-    arguments.check_time(first, "inputs")
+    inputs, initial_state, mask = prepared(inputs, initial_state, mask)
+    found = solvers.choose(solver, "nonlinear", keras.tree.flatten(inputs)[0], None)
+    return trajectory.solve(found, cell, initial_state, inputs, mask)

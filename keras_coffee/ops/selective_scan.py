@@ -2,13 +2,11 @@
 
 from keras import ops
 
-from keras_coffee import backend, solvers
+from keras_coffee import solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.affine import AffineCell
-from keras_coffee.cells.readout import read_state
 from keras_coffee.cells.selective import Discretization, SelectiveCell
 from keras_coffee.ops import arguments, masking
-from keras_coffee.solvers import trajectory
+from keras_coffee.ops.cell_scan import run
 
 DISCRETIZATIONS = ("zoh", "euler")
 
@@ -54,7 +52,8 @@ def selective_scan(
             again. No effect on values. For the sequential solver only.
 
     Returns:
-        Outputs y, `(B, T, D)`, and the final state x(T), `(B, D, n)`, in the dtype of the inputs.
+        Outputs y, `(B, T, D)`, in the dtype of the inputs, and the final state x(T), `(B, D, n)`, in
+        float32 at least.
 
     Raises:
         ValueError: if a shape does not fit, T is 0, `discretization` or `solver` is unknown, or
@@ -84,43 +83,28 @@ def selective_scan(
     transition = arguments.as_transition(transition, inputs, dtype)
     input_matrix = _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype)
     output_matrix = _as_matrix(output_matrix, "output_matrix", inputs, transition, dtype)
-    if len(input_matrix.shape) == 3:
-        input_matrix = masking.zero_masked(input_matrix, mask)
-    if len(output_matrix.shape) == 3:
-        output_matrix = masking.repeat_last(output_matrix, mask)
+    # Δ = 0 is the identity in both discretizations, so no backend needs the mask itself.
     delta = masking.zero_masked(delta, mask)
+    varying, fixed = [sequences, delta], {}
+    if len(input_matrix.shape) == 3:
+        varying.append(masking.zero_masked(input_matrix, mask))
+    else:
+        fixed["input_matrix"] = input_matrix
+    if len(output_matrix.shape) == 3:
+        varying.append(masking.repeat_last(output_matrix, mask))
+    else:
+        fixed["output_matrix"] = output_matrix
+    cell = SelectiveCell(transition, **fixed, discretization=discretization)
     state = arguments.as_initial_state(initial_state, sequences, transition)
     # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
     solver = "sequential" if solver == "auto" else solver
-    found = solvers.choose(
-        solver, "linear", inputs, transition.shape[0] * transition.shape[1], recompute=recompute
-    )
-    if isinstance(found, solvers.Sequential):
-        outputs, final_state = backend.selective_scan(
-            sequences,
-            delta,
-            transition,
-            input_matrix,
-            output_matrix,
-            state,
-            discretization=discretization,
-            recompute=recompute,
-        )
-    else:
-        input_matrix, output_matrix = (
-            m[:, :, None] if len(m.shape) == 3 else m for m in (input_matrix, output_matrix)
-        )
-        cell = SelectiveCell(transition, discretization)
-        affine = cell.affine((sequences, delta, input_matrix))
-        states = trajectory.solve(found, AffineCell(), state, affine).states
-        outputs, final_state = read_state(states, output_matrix), states[:, -1]
-    outputs = masking.zero_before_first(outputs, mask)
-    return ops.cast(outputs, inputs.dtype), ops.cast(final_state, inputs.dtype)
+    outputs, final_state = run(cell, tuple(varying), state, None, solver, recompute)
+    return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state
 
 
 def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dtype: str) -> Tensor:
-    value = arguments.as_tensor(value, name, dtype)
+    value = arguments.as_tensor(value, name)
     (batch, length, dim), n = inputs.shape, transition.shape[1]
     shape = (batch, length, n) if len(value.shape) == 3 else (dim, n)
     arguments.check_shape(value, shape, name, f"(batch, time, {n}) or {(dim, n)}")
-    return value
+    return arguments.as_parameter(value, name, shape, dtype)

@@ -31,7 +31,8 @@ class Associative(Solver):
 
     def find(self, cell: Cell, initial_state: Tensor, inputs: Any) -> Solution:
         algebra = BY_STRUCTURE[cell.structure]
-        zeros = ops.zeros_like(keras.tree.flatten(inputs)[-1])
+        length = ops.shape(keras.tree.flatten(inputs)[0])[1]
+        zeros = ops.repeat(ops.zeros_like(initial_state)[:, None], length, axis=1)
         states = affine_scan(
             algebra, cell.jacobian(zeros, inputs), cell.step(zeros, inputs), initial_state
         )

@@ -1,7 +1,6 @@
 """Trajectories by any solver: windows in order, and their gradients."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,7 +9,8 @@ from keras import ops
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
-from keras_coffee.cells.masked import masked
+from keras_coffee.cells.masked import MaskedCell, masked
+from keras_coffee.cells.recurrence import tensors_of
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra
 from keras_coffee.solvers.residual import previous_states
 from keras_coffee.solvers.solution import Solution
@@ -18,32 +18,50 @@ from keras_coffee.solvers.solver import Solver
 from keras_coffee.solvers.windows import in_windows, needs_padding
 
 
-def solve(solver: Solver, cell: Cell, initial_state: Tensor, inputs: Any) -> Solution:
+def solve(
+    solver: Solver, cell: Cell, initial_state: Tensor, inputs: Any, mask: Tensor | None = None
+) -> Solution:
     """The trajectory of a cell, differentiable by its weights, the inputs and the initial state."""
-    _, (states,), report = backend.without_gradient(
-        lambda: _run(solver, cell, initial_state, inputs, lambda states: [states])
-    )
-    return Solution(_attached(solver, cell, initial_state, inputs, states), *report)
+    recurrence, tensors = tensors_of(cell, inputs, mask, initial_state)
+    return Solution(*backend.compiled(_solve, (solver, recurrence), *tensors))
 
 
 def outputs(
-    solver: Solver,
-    cell: Cell,
-    initial_state: Tensor,
-    inputs: Any,
-    read: Callable[[Tensor], Tensor],
+    solver: Solver, cell: Cell, initial_state: Tensor, inputs: Any, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Outputs `read(states)` and the final state, differentiable.
+    """Outputs and the final state, differentiable.
 
     Where no gradient is asked for, no trajectory is kept: outputs are read window by window.
     """
-    if backend.may_be_differentiated():
-        solution = solve(solver, cell, initial_state, inputs)
-        return read(solution.states), solution.states[:, -1]
-    final_state, (result,), _ = _run(
-        solver, cell, initial_state, inputs, lambda states: [read(states)]
+    recurrence, tensors = tensors_of(cell, inputs, mask, initial_state)
+    return backend.compiled(_outputs, (solver, recurrence), *tensors)
+
+
+def _solve(solver, recurrence, *tensors):
+    cell, inputs, initial_state = _unpacked(recurrence, tensors)
+    _, (states,), report = backend.without_gradient(
+        lambda: _run(solver, cell, initial_state, inputs, lambda states, slices: [states])
     )
+    return _attached(solver, cell, initial_state, inputs, states), *report
+
+
+def _outputs(solver, recurrence, *tensors):
+    cell, inputs, initial_state = _unpacked(recurrence, tensors)
+    if backend.may_be_differentiated():
+        states = _solve(solver, recurrence, *tensors)[0]
+        return cell.read(states, inputs), states[:, -1]
+
+    def read(states, slices):
+        return [cell.read(states, keras.tree.pack_sequence_as(inputs, list(slices)))]
+
+    final_state, (result,), _ = _run(solver, cell, initial_state, inputs, read)
     return result, final_state
+
+
+def _unpacked(recurrence, tensors):
+    inputs, mask, weights, (initial_state,) = recurrence.split(tensors)
+    cell, inputs = masked(recurrence.cell(weights), recurrence.pack_inputs(inputs), mask)
+    return cell, inputs, initial_state
 
 
 def _attached(solver, cell, initial_state, inputs, states):
@@ -80,24 +98,28 @@ def _adjoint(solver: Solver, algebra: Algebra, jacobian: Tensor, grads: Tensor):
 
     zeros = ops.zeros_like(grads[:, 0])
     _, (drive,) = in_windows(
-        body, [zeros], [following, grads], solver.steps_at_a_time, lambda like: [like], reverse=True
+        body, [zeros], [following, grads], solver.steps_at_a_time, lambda like, slices: [like], reverse=True
     )
     return drive, algebra.apply(first, drive[:, 0])
 
 
 def _run(solver, cell, initial_state, inputs, emit):
     """The final state, what `emit` makes of the states, and the other fields of a solution."""
-    first = keras.tree.flatten(inputs)[0]
-    if needs_padding(first.shape[1], solver.steps_at_a_time):
+    leaves = keras.tree.flatten(inputs)
+    structure = inputs
+    if needs_padding(leaves[0].shape[1], solver.steps_at_a_time):
         # Windows are filled up with zeros, here with False: the state is held.
-        cell, inputs = masked(cell, inputs, ops.ones(ops.shape(first)[:2], dtype="bool"))
+        structure = inputs, ops.ones(ops.shape(leaves[0])[:2], dtype="bool")
+        cell, leaves = MaskedCell(cell), keras.tree.flatten(structure)
+
+    count = len(keras.tree.flatten(inputs))  # without the mask of the padding
 
     def body(carry, slices):
         state, *report = carry
-        found = solver.find(cell, state, keras.tree.pack_sequence_as(inputs, list(slices)))
+        found = solver.find(cell, state, keras.tree.pack_sequence_as(structure, list(slices)))
         merged = (ops.maximum, ops.maximum, ops.logical_and)
         report = [merge(a, b) for merge, a, b in zip(merged, report, found[1:], strict=True)]
-        return [found.states[:, -1], *report], emit(found.states)
+        return [found.states[:, -1], *report], emit(found.states, slices[:count])
 
     # Of each sequence, in the real dtype of a residual.
     zeros = ops.sum(
@@ -105,6 +127,10 @@ def _run(solver, cell, initial_state, inputs, emit):
     )
     report = [ops.zeros_like(zeros, dtype="int32"), zeros, ops.ones_like(zeros, dtype="bool")]
     (final_state, *report), emitted = in_windows(
-        body, [initial_state, *report], keras.tree.flatten(inputs), solver.steps_at_a_time, emit
+        body,
+        [initial_state, *report],
+        leaves,
+        solver.steps_at_a_time,
+        lambda states, slices: emit(states, slices[:count]),
     )
     return final_state, emitted, report

@@ -15,7 +15,7 @@ def in_windows(
     carry: list[Tensor],
     sequences: list[Tensor],
     window: int | None,
-    emit: Callable[[Tensor], list[Tensor]],
+    emit: Callable[[Tensor, list[Tensor]], list[Tensor]],
     *,
     reverse: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -26,7 +26,7 @@ def in_windows(
         carry: What the first window gets; `carry[0]` is a state `(B, ...)`.
         sequences: `(B, T, ...)`. The last window is filled up with zeros.
         window: W. None: all steps in one.
-        emit: Outputs for states `(B, W, ...)`, to know their shapes.
+        emit: Outputs for states `(B, W, ...)` and the slices of a window, to know their shapes.
         reverse: go from the last window to the first.
 
     Returns:
@@ -38,7 +38,7 @@ def in_windows(
     steps = ops.shape(sequences[0])[1]
     count = (steps + window - 1) // window
     cut = [_cut(_padded(x, count * window - steps), count, window) for x in sequences]
-    like = emit(ops.repeat(carry[0][:, None], window, axis=1))
+    like = emit(ops.repeat(carry[0][:, None], window, axis=1), [x[0] for x in cut])
     cut = [ops.flip(x, axis=0) for x in cut] if reverse else cut
     carry, outputs = backend.scan(body, carry, cut, like)
     outputs = [ops.flip(x, axis=0) for x in outputs] if reverse else outputs

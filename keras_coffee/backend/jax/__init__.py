@@ -1,11 +1,11 @@
 """What JAX supplies: fused scans, and the primitives that solvers are built from."""
 
-from keras_coffee.backend.jax.fused import coffee_scan as coffee_scan
 from keras_coffee.backend.jax.fused import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.jax.fused import linear_scan as linear_scan
-from keras_coffee.backend.jax.fused import selective_scan as selective_scan
+from keras_coffee.backend.jax.fused import recurrence as recurrence
 from keras_coffee.backend.jax.primitives import associative_scan as associative_scan
 from keras_coffee.backend.jax.primitives import can_iterate as can_iterate
+from keras_coffee.backend.jax.primitives import compiled as compiled
 from keras_coffee.backend.jax.primitives import device_kind as device_kind
 from keras_coffee.backend.jax.primitives import exponent as exponent
 from keras_coffee.backend.jax.primitives import implicit_states as implicit_states

@@ -11,65 +11,19 @@ from keras_coffee._conversion import is_onnx_converter_calling
 from keras_coffee.backend.jax import kernels, portable
 
 
-def coffee_scan(
-    inputs,
-    transition,
-    gate,
-    readout,
-    input_matrix,
-    output_gate,
-    initial_state,
-    mask,
-    *,
-    feedback,
-    recompute,
-):
-    """COFFEE over inputs `(B, T, D)`: outputs `(B, T, D)` and the final state `(B, D, n)`."""
-    weights = [transition, gate, readout, input_matrix, output_gate]
-    tensors = [jnp.stack([w for w in weights if w is not None]), mask, initial_state]
-    options = (
-        ("feedback", feedback),
-        ("has_input_matrix", input_matrix is not None),
-        ("has_output_gate", output_gate is not None),
-    )
-    tensors = [inputs, *(x for x in tensors if x is not None)]
-    return _run("coffee", options, recompute, *tensors)
+def recurrence(recurrence, *tensors, recompute):
+    """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
+    if is_converted_to_onnx():
+        # Converters know JAX's own primitives only, and want no gradient.
+        outputs, *final_state = portable.forward(*tensors, recurrence=recurrence, keep=0)
+        return outputs, final_state[: recurrence.state_count]
+    return _compiled(recurrence, recompute, *tensors)
 
 
-def selective_scan(
-    inputs,
-    delta,
-    transition,
-    input_matrix,
-    output_matrix,
-    initial_state,
-    *,
-    discretization,
-    recompute,
-):
-    """Selective state-space model over inputs `(B, T, D)`: outputs and the final state.
-
-    An input or output matrix of rank 3 is `(B, T, n)`, one of rank 2 is `(D, n)`.
-    """
-    tensors = inputs, delta, transition, input_matrix, output_matrix, initial_state
-    return _run("selective", (("discretization", discretization),), recompute, *tensors)
-
-
-def _run(recurrence, options, recompute, *tensors):
-    run = _portable if is_converted_to_onnx() else _compiled
-    return run(recurrence, options, recompute, *tensors)
-
-
-def _portable(recurrence, options, recompute, *tensors):
-    """Without primitives, of which converters to ONNX know JAX's own only. For inference."""
-    forward = getattr(portable, f"{recurrence}_forward")
-    outputs, final_state, _ = forward(*tensors, keep=0, **dict(options))
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _compiled(recurrence, recompute, *tensors):
+    outputs, *final_state = _scan(recurrence, recompute, *_alike(*tensors))
     return outputs, final_state
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _compiled(recurrence, options, recompute, *tensors):
-    return _scan(recurrence, options, recompute, *_alike(*tensors))
 
 
 def _alike(*tensors):
@@ -91,46 +45,51 @@ def _varying_axes(x):
     return getattr(kind, "varying", frozenset())
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _scan(recurrence, options, recompute, *tensors):
-    outputs, final_state, _ = kernels.forward[recurrence].bind(*tensors, keep=0, **dict(options))
-    return outputs, final_state
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(recurrence, recompute, *tensors):
+    results = kernels.forward.bind(*tensors, recurrence=recurrence, keep=0)
+    return results[: 1 + recurrence.state_count]
 
 
-def _scan_forward(recurrence, options, recompute, *tensors):
-    keep = _steps_between_kept_states(tensors[0], recompute)
-    results = kernels.forward[recurrence].bind(*tensors, keep=keep, **dict(options))
-    outputs, final_state, kept = results
-    return (outputs, final_state), (kept, *tensors)
+def _scan_forward(recurrence, recompute, *tensors):
+    keep = _steps_between_kept_states(recurrence, tensors[0], recompute)
+    results = kernels.forward.bind(*tensors, recurrence=recurrence, keep=keep)
+    count = 1 + recurrence.state_count
+    return results[:count], (results[count:], tensors)
 
 
-def _scan_backward(recurrence, options, recompute, residuals, grads):
-    keep = _steps_between_kept_states(residuals[1], recompute)
-    return kernels.backward[recurrence].bind(*grads, *residuals, keep=keep, **dict(options))
+def _scan_backward(recurrence, recompute, residuals, grads):
+    kept, tensors = residuals
+    keep = _steps_between_kept_states(recurrence, tensors[0], recompute)
+    results = iter(
+        kernels.backward.bind(*grads, *kept, *tensors, recurrence=recurrence, keep=keep)
+    )
+    return tuple(next(results) if portable.is_differentiable(x) else None for x in tensors)
 
 
 _scan.defvjp(_scan_forward, _scan_backward)
 
 
-def _steps_between_kept_states(inputs, recompute):
+def _steps_between_kept_states(recurrence, inputs, recompute):
     length = inputs.shape[1]
     if not isinstance(length, int):  # a symbol, in an export, which trains nothing
         return 1
-    return max(1, math.isqrt(length)) if recompute else kernels.usual_keep()
-
-
-@functools.partial(jax.jit, static_argnames="reverse")
-def linear_scan(decay, inputs, initial_state, *, reverse):
-    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
-    states = _linear_scan(
-        reverse, jnp.swapaxes(decay, 0, 1), jnp.swapaxes(inputs, 0, 1), initial_state
-    )
-    return jnp.swapaxes(states, 0, 1)
+    return max(1, math.isqrt(length)) if recompute else kernels.usual_keep(recurrence)
 
 
 def is_converted_to_onnx():
     """Whether the model is traced for a converter to ONNX."""
     return is_onnx_converter_calling()
+
+
+@functools.partial(jax.jit, static_argnames="reverse")
+def linear_scan(decay, inputs, initial_state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
+    decay = jnp.broadcast_to(decay, inputs.shape)
+    states = _linear_scan(
+        reverse, jnp.swapaxes(decay, 0, 1), jnp.swapaxes(inputs, 0, 1), initial_state
+    )
+    return jnp.swapaxes(states, 0, 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

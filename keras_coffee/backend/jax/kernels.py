@@ -1,35 +1,90 @@
-"""What runs a scan on which platform: primitives of JAX, lowered differently for each.
+"""What runs a recurrence on which platform: two primitives of JAX, lowered differently for each.
 
-    forward(inputs, *tensors, initial_state, keep) -> outputs, final state, kept states
-    backward(grad_outputs, grad_final, kept states, inputs, *tensors, initial_state, keep)
-        -> gradients
+    forward(*tensors, recurrence, keep) -> outputs, final state, kept states
+    backward(grad_outputs, grad_final, kept states, *tensors, recurrence, keep) -> gradients
 
-States are kept before every `keep`-th step, in one flat array, none if `keep` is 0; in the order
-(chunks, B, D, n), but for kernels in Pallas. The gradients
-are those of all arguments of `forward`. The tensors of "coffee" are its weights, stacked
-`(W, D, n)` as λ, w, C and then b and w_γ where there are any, and the mask if there is one; those
-of "selective" are Δ, λ, B and C.
+The tensors are inputs, mask if there is one, weights and state, in lists as `recurrence.split`
+makes them. States are kept before every `keep`-th step, one flat array for each tensor of the
+state, empty if `keep` is 0; in the order (chunks, B, ...), except for kernels in Pallas. Gradients
+are those by all tensors that can have one.
 """
 
 import functools
 import math
 
 import jax
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from keras_coffee.backend.cpu import blocks
 from keras_coffee.backend.jax import cpu_kernels, gpu_kernels, portable
 
+# Where each recurrence that has kernels finds them. Everything else runs in JAX's own operations.
+KERNELS = {"cpu": cpu_kernels, "cuda": gpu_kernels}
 
-def _primitive(name, transformed=None):
-    """A primitive whose definition is the function `name` of `portable`.
 
-    `transformed` has the same results, and is what is differentiated and mapped in its place.
+def implementation(context, recurrence, kernels):
+    """`"kernel"` or `"portable"`, for the program that is lowered.
+
+    A program that is exported must run where this package is not, and XLA can't divide a kernel
+    among devices.
     """
-    definition = getattr(portable, name)
+    module = context.module_context
+    is_alone = not module.lowering_parameters.for_export and _devices(module.axis_context) == 1
+    has_kernel = recurrence.kernel is not None and kernels.is_available()
+    return "kernel" if is_alone and has_kernel else "portable"
+
+
+def _devices(axes):
+    """Devices among which XLA divides a program. Under `shard_map` and `pmap` it is divided."""
+    if not hasattr(axes, "mesh"):
+        return getattr(axes, "num_devices", 1)
+    sizes = axes.mesh.shape.items()
+    return math.prod(size for axis, size in sizes if axis not in axes.manual_axes)
+
+
+def usual_keep(recurrence):
+    """Steps between two kept states where nobody asks for `recompute`.
+
+    Decided when a program is traced, for the platform that it will most likely run on.
+    """
+    is_cpu = jax.default_backend() == "cpu" and cpu_kernels.is_available()
+    return blocks.KEEP if is_cpu and recurrence.kernel else 1
+
+
+def _forward_kernel(kernels, *tensors, recurrence, keep):
+    sequences, weights, state = _arguments(tensors, recurrence)
+    return kernels.forward(
+        recurrence.kernel, sequences, weights, state, keep=keep, **recurrence.options
+    )
+
+
+def _backward_kernel(kernels, grad_outputs, grad_final, kept, *tensors, recurrence, keep):
+    sequences, weights, _ = _arguments(tensors, recurrence)
+    grads = kernels.backward(
+        recurrence.kernel,
+        grad_outputs,
+        grad_final,
+        kept,
+        sequences,
+        weights,
+        keep=keep,
+        **recurrence.options,
+    )
+    return [x for x in jax.tree.leaves(grads)]
+
+
+def _arguments(tensors, recurrence):
+    inputs, mask, weights, (state,) = recurrence.split(tensors)
+    mask = None if mask is None else mask.astype(state.dtype)
+    return *recurrence.arguments(inputs, mask, weights), state
+
+
+def _primitive(definition, kernel, transformed=None):
+    """A primitive with a definition; `transformed` is what is differentiated in its place."""
     transformed = transformed or definition
-    primitive = Primitive(f"keras_coffee_{name}")
+    primitive = Primitive(f"keras_coffee_{definition.__name__}")
     primitive.multiple_results = True
 
     @functools.partial(jax.jit, static_argnames=("options",))
@@ -38,7 +93,7 @@ def _primitive(name, transformed=None):
 
     @primitive.def_impl
     def _(*tensors, **options):
-        # Nothing else runs it, so that it must be compiled even where nothing should be.
+        # The primitive has no eager implementation: compile it even under `disable_jit`.
         with jax.disable_jit(False):
             return evaluate(*tensors, options=tuple(options.items()))
 
@@ -51,64 +106,56 @@ def _primitive(name, transformed=None):
         tangents = tuple(ad.instantiate_zeros(x) for x in tangents)
         return jax.jvp(functools.partial(transformed, **options), tuple(tensors), tangents)
 
-    def batch(tensors, axes, **options):
-        results = jax.vmap(functools.partial(transformed, **options), axes)(*tensors)
-        return results, [0] * len(results)
-
     ad.primitive_jvps[primitive] = differentiate
-    batching.primitive_batchers[primitive] = batch
+    batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
     mlir.register_lowering(primitive, mlir.lower_fun(definition))
-    for platform, kernels in (("cpu", cpu_kernels), ("cuda", gpu_kernels)):
-        kernel = getattr(kernels, name)
-        rule = functools.partial(_lower, definition, kernels.is_available, kernel)
+    for platform, kernels in KERNELS.items():
+        rule = functools.partial(_lower, definition, kernel, kernels)
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
 
 
-def _from_the_start(name):
+def _lower(definition, kernel, kernels, context, *tensors, **options):
+    if implementation(context, options["recurrence"], kernels) == "kernel":
+        definition = functools.partial(kernel, kernels)
+    return mlir.lower_fun(definition)(context, *tensors, **options)
+
+
+def _batch(primitive, tensors, axes, *, recurrence, keep):
+    """`vmap`, with the kernels: a longer batch in inference, one call after another in training.
+
+    In training the gradients of the weights are those of each mapped element.
+    """
+    run = functools.partial(primitive.bind, recurrence=recurrence, keep=keep)
+    is_mapped = [axis is not batching.not_mapped for axis in axes]
+    size = next(x.shape[axis] for x, axis, m in zip(tensors, axes, is_mapped, strict=True) if m)
+    first = [batching.bdim_at_front(*pair, size) for pair in zip(tensors, axes, strict=True)]
+    if keep == 0:
+        inputs, mask, weights, state = recurrence.split(is_mapped)
+        if not any(weights):
+            others = [*inputs, *([] if mask is None else [mask])]
+            is_weight = [False] * len(others) + [True] * len(weights) + [False] * len(state)
+            folded = [
+                x if weight else y.reshape(-1, *y.shape[2:])
+                for x, y, weight in zip(tensors, first, is_weight, strict=True)
+            ]
+            outputs, *final, _ = run(*folded)
+            results = [x.reshape(size, -1, *x.shape[1:]) for x in (outputs, *final)]
+            return [*results, results[0][:, :0].reshape(size, 0)], [0] * (len(results) + 1)
+    results = lax.map(lambda x: run(*x), tuple(first))
+    return results, [0] * len(results)
+
+
+def _from_the_start(grad_outputs, *rest, recurrence, keep):
     """The gradients, with the states computed again: a kernel may have kept its own, its way."""
-
-    def gradients(grad_outputs, grad_final, kept, *tensors, **options):
-        *_, kept = getattr(portable, f"{name}_forward")(*tensors, **options)
-        backward = getattr(portable, f"{name}_backward")
-        return backward(grad_outputs, grad_final, kept, *tensors, **options)
-
-    return gradients
-
-
-def _lower(definition, is_available, kernel, context, *tensors, **options):
-    is_chosen = implementation(context) == "kernel" and is_available()
-    return mlir.lower_fun(kernel if is_chosen else definition)(context, *tensors, **options)
+    count = recurrence.state_count
+    grad_final, tensors = rest[:count], rest[2 * count :]
+    results = portable.forward(*tensors, recurrence=recurrence, keep=keep)
+    kept = results[1 + count :]
+    return portable.backward(
+        grad_outputs, *grad_final, *kept, *tensors, recurrence=recurrence, keep=keep
+    )
 
 
-def implementation(context):
-    """`"kernel"` or `"portable"`, for the program that is lowered.
-
-    A program that is exported must run where this package is not, and XLA can't divide a kernel
-    among devices.
-    """
-    module = context.module_context
-    is_exported = module.lowering_parameters.for_export
-    return "portable" if is_exported or _devices(module.axis_context) > 1 else "kernel"
-
-
-def _devices(axes):
-    """Devices among which XLA divides a program. Under `shard_map` and `pmap` it is divided."""
-    if not hasattr(axes, "mesh"):
-        return getattr(axes, "num_devices", 1)
-    sizes = axes.mesh.shape.items()
-    return math.prod(size for axis, size in sizes if axis not in axes.manual_axes)
-
-
-def usual_keep():
-    """Steps between two kept states where nobody asks for `recompute`.
-
-    Decided when a program is traced, for the platform that it will most likely run on.
-    """
-    is_cpu = jax.default_backend() == "cpu" and cpu_kernels.is_available()
-    return blocks.KEEP if is_cpu else 1
-
-
-RECURRENCES = "coffee", "selective"
-forward = {name: _primitive(f"{name}_forward") for name in RECURRENCES}
-backward = {name: _primitive(f"{name}_backward", _from_the_start(name)) for name in RECURRENCES}
+forward = _primitive(portable.forward, _forward_kernel)
+backward = _primitive(portable.backward, _backward_kernel, _from_the_start)

@@ -17,6 +17,11 @@ def scan(body, carry, sequences, like):
     return lax.scan(body, carry, sequences)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def compiled(function, constants, *tensors):
+    return function(*constants, *tensors)
+
+
 def without_gradient(function):
     return jax.tree.map(lax.stop_gradient, function())
 

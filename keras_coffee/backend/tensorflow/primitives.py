@@ -58,16 +58,20 @@ def scan(body, carry, sequences, like):
     return carry, results
 
 
+def compiled(function, constants, *tensors):
+    return function(*constants, *tensors)
+
+
 def without_gradient(function):
     return tf.nest.map_structure(tf.stop_gradient, function())
 
 
 def implicit_states(adjoint, states, jacobian, drive, initial_state):
     def forward(drive, initial_state):
-        return tf.identity(states), jacobian
+        return tf.identity(states), [jacobian]
 
-    def backward(jacobian, arguments, grads):
-        return list(adjoint(tf.math.conj(jacobian), grads[0]))
+    def backward(kept, arguments, grads):
+        return list(adjoint(tf.math.conj(kept[0]), grads[0]))
 
     return differentiable_once(forward, backward, drive, initial_state)
 

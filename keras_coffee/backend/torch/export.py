@@ -23,33 +23,48 @@ def refuse_to_fix_the_length():
         )
 
 
-def exported_scan(recurrence, weights, state, inputs):
-    count = len(inputs)
+def recurrence(recurrence, *tensors, recompute):
+    """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
+    inputs, mask, weights, state = recurrence.split(tensors)
+    sequences = [x.transpose(0, 1) for x in (*inputs, *([] if mask is None else [mask]))]
+    state_count, count = len(state), len(sequences)
 
-    def step(state, *tensors):
-        inputs, weights = [x[None] for x in tensors[:count]], tensors[count:]
-        states = torch.stack([state, state])
-        recurrence.fill(weights, inputs, states)
-        return states[1].clone(), recurrence.read(weights, inputs, states[1:])[0].clone()
+    def step(*tensors):
+        state, rest = list(tensors[:state_count]), tensors[state_count:]
+        slices, weights = list(rest[:count]), list(rest[count:])
+        advance, read = recurrence.functions(weights)
+        mask_t = None if mask is None else slices.pop()
+        new = advance(state, slices)
+        if mask_t is not None:
+            align = [mask_t.reshape(-1, *(1,) * (n.dim() - 1)) for n in new]
+            new = [torch.where(m, n, s) for m, n, s in zip(align, new, state, strict=True)]
+        return *(_copy(n) for n in new), _copy(read(new, slices))
 
-    final_state, outputs = _loop(step, state.permute(2, 0, 1), inputs, weights)
-    return outputs.transpose(0, 1), final_state.permute(1, 2, 0)
+    *final_state, outputs = _loop(step, state, sequences, weights)
+    return outputs.transpose(0, 1), final_state
 
 
-def exported_linear_scan(decay, inputs, initial_state, reverse):
+def linear_scan(decay, inputs, initial_state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t."""
+
     def step(state, decay, inputs):
         state = torch.addcmul(inputs, decay, state)
         return state, state.clone()
 
-    sequences = [x.flip(0) if reverse else x for x in (decay, inputs)]
-    _, states = _loop(step, initial_state, sequences, [])
-    return states.flip(0) if reverse else states
+    sequences = [x.transpose(0, 1) for x in (decay.expand_as(inputs), inputs)]
+    sequences = [x.flip(0) if reverse else x for x in sequences]
+    _, states = _loop(step, [initial_state], sequences, [])
+    return (states.flip(0) if reverse else states).transpose(0, 1)
+
+
+def _copy(x):
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _loop(step, state, sequences, constants):
     # The operator wants tensors that need no gradient, and a state whose strides never change,
     # not even where a size is 1: `contiguous` would leave those.
-    tensors = [x.detach() for x in (state, *sequences, *constants)]
-    state, *tensors = (x.clone(memory_format=torch.contiguous_format) for x in tensors)
-    count = len(sequences)
-    return torch.ops.higher_order.scan(step, [state], tensors[:count], tuple(tensors[count:]))
+    state, sequences, constants = (
+        [_copy(x.detach()) for x in tensors] for tensors in (state, sequences, constants)
+    )
+    return torch.ops.higher_order.scan(step, state, sequences, tuple(constants))

@@ -1,89 +1,56 @@
 """The scans as operators of PyTorch.
 
-Autograd and `torch.compile` know them, and the dispatcher picks the kernel by device.
-
-Tensors are contiguous. `keep` is how many steps lie between two states that are kept for the
-gradient, 0 if there will be none. The weights of COFFEE come stacked, `(W, D, n)`: λ, w and C,
-then b and w_γ where there are any.
+Autograd and `torch.compile` know them, and the dispatcher picks the kernel by device. Tensors are
+contiguous, and come in the order of kernels: sequences, weights, state, None where one is absent.
 """
+
+import functools
 
 import torch
 
+from keras_coffee.backend.cpu import blocks
 from keras_coffee.backend.torch import cpu_kernels, gpu_kernels
 
+# Of each recurrence that has kernels: sequences, weights and options. Adding one adds a row.
+_SCHEMAS = {
+    "coffee": (
+        "Tensor inputs, Tensor? mask",
+        "Tensor transition, Tensor gate, Tensor readout, Tensor? input_matrix, Tensor? output_gate",
+        "str? feedback",
+    ),
+    "selective": (
+        "Tensor inputs, Tensor delta, Tensor? input_matrix, Tensor? output_matrix",
+        "Tensor transition, Tensor? fixed_input_matrix, Tensor? fixed_output_matrix",
+        "str discretization",
+    ),
+}
 
-def _operator(name, schema, cpu, gpu, fake):
-    operator = torch.library.custom_op(
-        f"keras_coffee::{name}", cpu, mutates_args=(), device_types="cpu", schema=schema
+
+def recurrence(recurrence, *tensors, recompute):
+    """Outputs `(B, T, ...)` and the final state of a recurrence that has kernels."""
+    inputs, mask, weights, state = recurrence.split(tensors)
+    mask = None if mask is None else mask.to(state[0].dtype)
+    sequences, weights = recurrence.arguments(inputs, mask, weights)
+    arguments = [None if x is None else x.contiguous() for x in (*sequences, *weights, *state)]
+    keep = _steps_between_kept_states(arguments, recompute)
+    outputs, final_state, _ = _FORWARD[recurrence.kernel](
+        *arguments, **recurrence.options, keep=keep
     )
-    operator.register_kernel("cuda", gpu)
-    operator.register_fake(fake)
-    return operator
+    return outputs, [final_state]
 
 
-def _fake_coffee_forward(inputs, mask, weights, initial_state, *, keep, **options):
-    return _fake_results(inputs, initial_state, keep)
-
-
-def _fake_coffee_backward(
-    grad_outputs, grad_final, kept, inputs, mask, weights, *, keep, **options
-):
-    return tuple(map(torch.empty_like, (inputs, weights, grad_final)))
-
-
-def _fake_selective_forward(
-    inputs, delta, transition, input_matrix, output_matrix, initial_state, *, keep, **options
-):
-    return _fake_results(inputs, initial_state, keep)
-
-
-def _fake_selective_backward(grad_outputs, grad_final, kept, *tensors, **options):
-    return tuple(map(torch.empty_like, (*tensors, grad_final)))
-
-
-def _fake_results(inputs, initial_state, keep):
-    chunks = -(-inputs.shape[1] // keep) if keep else 0
-    kept = initial_state.new_empty(chunks * initial_state.numel())
-    return torch.empty_like(inputs), torch.empty_like(initial_state), kept
-
-
-_COFFEE_OPTIONS = "str? feedback, bool has_input_matrix, bool has_output_gate, int keep"
-coffee_forward = _operator(
-    "coffee_forward",
-    "(Tensor inputs, Tensor? mask, Tensor weights, Tensor initial_state, *, "
-    f"{_COFFEE_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    cpu_kernels.coffee_forward,
-    gpu_kernels.coffee_forward,
-    _fake_coffee_forward,
-)
-coffee_backward = _operator(
-    "coffee_backward",
-    "(Tensor grad_outputs, Tensor grad_final, Tensor kept, Tensor inputs, Tensor? mask, "
-    f"Tensor weights, *, {_COFFEE_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    cpu_kernels.coffee_backward,
-    gpu_kernels.coffee_backward,
-    _fake_coffee_backward,
-)
-selective_forward = _operator(
-    "selective_forward",
-    "(Tensor inputs, Tensor delta, Tensor transition, Tensor input_matrix, Tensor output_matrix, "
-    "Tensor initial_state, *, str discretization, int keep) -> (Tensor, Tensor, Tensor)",
-    cpu_kernels.selective_forward,
-    gpu_kernels.selective_forward,
-    _fake_selective_forward,
-)
-selective_backward = _operator(
-    "selective_backward",
-    "(Tensor grad_outputs, Tensor grad_final, Tensor kept, Tensor inputs, Tensor delta, "
-    "Tensor transition, Tensor input_matrix, Tensor output_matrix, *, str discretization, "
-    "int keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    cpu_kernels.selective_backward,
-    gpu_kernels.selective_backward,
-    _fake_selective_backward,
-)
-
-
-# Gradients. The initial state is the last of the tensors, and its gradient the last of the results.
+def _steps_between_kept_states(tensors, recompute):
+    # Decided here, because inside an operator gradients always look switched off.
+    needed = any(x is not None and x.requires_grad for x in tensors)
+    if not (needed and torch.is_grad_enabled()):
+        return 0
+    if not recompute:
+        return blocks.KEEP if tensors[0].device.type == "cpu" else 1
+    # Counted, because `torch.compile` has no roots of a length that it does not know.
+    keep = 1
+    while (keep + 1) ** 2 <= tensors[0].shape[1]:
+        keep += 1
+    return keep
 
 
 def refuse_second_derivatives():
@@ -96,38 +63,184 @@ def refuse_second_derivatives():
         )
 
 
-def _keep_for_backward(ctx, inputs, keyword_only_inputs, output):
-    *tensors, initial_state = inputs
-    outputs, final_state, kept = output
-    ctx.save_for_backward(kept, *tensors)
-    ctx.mark_non_differentiable(kept)
-    # Or a gradient as large as what is kept would be made, of zeros.
-    ctx.set_materialize_grads(False)
-    ctx.shape, ctx.options = initial_state.shape, keyword_only_inputs
+def _operator(name, schema, run, fake):
+    """An operator that `run(kernels, ...)` computes with the kernels of its device."""
+    operator = torch.library.custom_op(
+        f"keras_coffee::{name}",
+        functools.partial(run, cpu_kernels),
+        mutates_args=(),
+        device_types="cpu",
+        schema=schema,
+    )
+    operator.register_kernel("cuda", functools.partial(run, gpu_kernels))
+    operator.register_fake(fake)
+    return operator
 
 
-def _coffee_gradients(ctx, grad_outputs, grad_final, _):
-    grads = _gradients(ctx, coffee_backward, grad_outputs, grad_final)
-    return grads[0], None, *grads[1:]
+def _forward_operator(name):
+    sequences, weights, options = _SCHEMAS[name]
+    count = len(sequences.split(", "))
+    backward = _backward_operator(name)
+
+    def run(kernels, *tensors, keep, **options):
+        *tensors, state = tensors
+        sequences, weights = tensors[:count], tensors[count:]
+        return kernels.forward(name, sequences, weights, state, keep=keep, **options)
+
+    def fake(*tensors, keep, **options):
+        inputs, state = tensors[0], tensors[-1]
+        chunks = -(-inputs.shape[1] // keep) if keep else 0
+        kept = state.new_empty(chunks * state.numel())
+        return torch.empty_like(inputs), torch.empty_like(state), kept
+
+    def keep_for_backward(ctx, inputs, keyword_only_inputs, output):
+        *tensors, state = inputs
+        ctx.save_for_backward(output[2], *tensors)
+        ctx.mark_non_differentiable(output[2])
+        # Or a gradient as large as what is kept would be made, of zeros.
+        ctx.set_materialize_grads(False)
+        ctx.shape, ctx.options = state.shape, keyword_only_inputs
+
+    def gradients(ctx, grad_outputs, grad_final, _):
+        refuse_second_derivatives()
+        if not ctx.options["keep"]:
+            raise ValueError("Called with keep=0, which keeps no states for a gradient.")
+        # Read once: hooks unpack each tensor at every reading, and those of checkpoints only once.
+        kept, *tensors = ctx.saved_tensors
+        if grad_outputs is None:
+            grad_outputs = torch.zeros_like(tensors[0])
+        if grad_final is None:
+            grad_final = kept.new_zeros(ctx.shape)
+        grads = grad_outputs.contiguous(), grad_final.contiguous()
+        return _in_place_of(tensors, backward(*grads, kept, *tensors, **ctx.options))
+
+    operator = _operator(
+        f"{name}_forward",
+        f"({sequences}, {weights}, Tensor state, *, {options}, int keep) "
+        "-> (Tensor, Tensor, Tensor)",
+        run,
+        fake,
+    )
+    operator.register_autograd(gradients, setup_context=keep_for_backward)
+    return operator
 
 
-def _selective_gradients(ctx, grad_outputs, grad_final, _):
-    return _gradients(ctx, selective_backward, grad_outputs, grad_final)
+def _in_place_of(tensors, grads):
+    """Gradients at the places of the tensors that are there, None at the others; the state last.
+
+    The mask is the only tensor without a gradient, and needs none.
+    """
+    grads = list(grads)
+    grad_state = grads.pop()
+    return *(None if x is None else grads.pop(0) for x in tensors), grad_state
 
 
-def _gradients(ctx, backward, grad_outputs, grad_final):
+def _backward_operator(name):
+    """Gradients by all tensors that are there, with zeros for a mask, and by the state."""
+    sequences, weights, options = _SCHEMAS[name]
+    count = len(sequences.split(", "))
+
+    def run(kernels, grad_outputs, grad_final, kept, *tensors, keep, **options):
+        sequences, weights = tensors[:count], tensors[count:]
+        grads = kernels.backward(
+            name, grad_outputs, grad_final, kept, sequences, weights, keep=keep, **options
+        )
+        by_tensors = zip(tensors, (*grads[0], *grads[1]), strict=True)
+        present = [x.new_zeros(x.shape) if g is None else g for x, g in by_tensors if x is not None]
+        return [*present, grads[2]]
+
+    def fake(grad_outputs, grad_final, kept, *tensors, **options):
+        return [torch.empty_like(x) for x in (*tensors, grad_final) if x is not None]
+
+    return _operator(
+        f"{name}_backward",
+        f"(Tensor grad_outputs, Tensor grad_final, Tensor kept, {sequences}, {weights}, *, "
+        f"{options}, int keep) -> Tensor[]",
+        run,
+        fake,
+    )
+
+
+_FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
+
+
+# The linear recurrence, whose outputs are its states.
+
+
+def linear_scan(decay, inputs, initial_state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
+    tensors = (x.contiguous() for x in (decay, inputs, initial_state))
+    return _linear_forward(*tensors, reverse=reverse)
+
+
+def _linear_operator(name, schema, loop, fake):
+    """An operator that kernels compute where they are there, and a loop elsewhere."""
+
+    def run(kernels, *tensors, reverse):
+        function = getattr(kernels, name) if kernels.is_available() else loop
+        return function(*tensors, reverse=reverse)
+
+    operator = torch.library.custom_op(
+        f"keras_coffee::{name}", loop, mutates_args=(), schema=schema
+    )
+    for device, kernels in (("cpu", cpu_kernels), ("cuda", gpu_kernels)):
+        operator.register_kernel(device, functools.partial(run, kernels))
+    operator.register_fake(fake)
+    return operator
+
+
+def _linear_loop(decay, inputs, initial_state, *, reverse):
+    steps = range(inputs.shape[1])
+    states, state = torch.empty_like(inputs), initial_state
+    decay = decay.expand_as(inputs)
+    for t in reversed(steps) if reverse else steps:
+        state = torch.addcmul(inputs[:, t], decay[:, t], state)
+        states[:, t] = state
+    return states
+
+
+def _linear_loop_back(grad_states, states, decay, initial_state, *, reverse):
+    # The adjoint of a linear scan is a linear scan the other way, with decays one step later.
+    conjugate = decay.expand_as(states).conj()
+    start, zero = initial_state[:, None], torch.zeros_like(conjugate[:, :1])
+    if reverse:
+        following = torch.cat([zero, conjugate[:, :-1]], 1)
+        previous, first = torch.cat([states[:, 1:], start], 1), -1
+    else:
+        following = torch.cat([conjugate[:, 1:], zero], 1)
+        previous, first = torch.cat([start, states[:, :-1]], 1), 0
+    zeros = torch.zeros_like(initial_state)
+    grads = _linear_loop(following, grad_states, zeros, reverse=not reverse)
+    grad_decay = (grads * previous.conj()).sum_to_size(decay.shape)
+    return grad_decay, grads, conjugate[:, first] * grads[:, first]
+
+
+_linear_forward = _linear_operator(
+    "linear_forward",
+    "(Tensor decay, Tensor inputs, Tensor state, *, bool reverse) -> Tensor",
+    _linear_loop,
+    lambda decay, inputs, state, *, reverse: torch.empty_like(inputs),
+)
+_linear_backward = _linear_operator(
+    "linear_backward",
+    "(Tensor grad_states, Tensor states, Tensor decay, Tensor state, *, bool reverse) "
+    "-> (Tensor, Tensor, Tensor)",
+    _linear_loop_back,
+    lambda grad_states, states, decay, state, *, reverse: tuple(
+        map(torch.empty_like, (decay, grad_states, state))
+    ),
+)
+
+
+def _keep_linear(ctx, inputs, keyword_only_inputs, output):
+    decay, _, state = inputs
+    ctx.save_for_backward(output, decay, state)
+    ctx.options = keyword_only_inputs
+
+
+def _linear_gradients(ctx, grad_states):
     refuse_second_derivatives()
-    if not ctx.options["keep"]:
-        raise ValueError("Called with keep=0, which keeps no states for a gradient.")
-    # Read once: hooks unpack each tensor at every reading, and those of checkpoints only once.
-    kept, inputs, *others = ctx.saved_tensors
-    if grad_outputs is None:
-        grad_outputs = torch.zeros_like(inputs)
-    if grad_final is None:
-        grad_final = kept.new_zeros(ctx.shape)
-    grads = grad_outputs.contiguous(), grad_final.contiguous()
-    return backward(*grads, kept, inputs, *others, **ctx.options)
+    return _linear_backward(grad_states.contiguous(), *ctx.saved_tensors, **ctx.options)
 
 
-coffee_forward.register_autograd(_coffee_gradients, setup_context=_keep_for_backward)
-selective_forward.register_autograd(_selective_gradients, setup_context=_keep_for_backward)
+_linear_forward.register_autograd(_linear_gradients, setup_context=_keep_linear)

@@ -54,6 +54,10 @@ def scan(body, carry, sequences, like):
     return carry, results
 
 
+def compiled(function, constants, *tensors):
+    return function(*constants, *tensors)
+
+
 def without_gradient(function):
     with torch.no_grad():
         return function()

@@ -1,0 +1,146 @@
+"""A recurrence of the user's own over whole sequences."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee import backend, solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell, LinearCell
+from keras_coffee.cells.functions import align
+from keras_coffee.cells.recurrence import tensors_of
+from keras_coffee.ops import arguments, masking
+from keras_coffee.ops.linear_scan import linear_states
+from keras_coffee.solvers import trajectory
+
+
+def cell_scan(
+    cell: Cell,
+    inputs: Any,
+    initial_state: Any,
+    *,
+    mask: Tensor | None = None,
+    solver: str | solvers.Solver = "auto",
+    recompute: bool = False,
+) -> tuple[Tensor, Any]:
+    """Any recurrence, given by one step.
+
+        x(k) = f(x(k-1), u(k)),   y(k) = g(x(k), u(k))
+
+    Differentiable once, in reverse, by the inputs, the initial state and the weights of the cell.
+    The gradient comes from the vector-Jacobian product of a step, in one pass back through time: a
+    cell needs no Jacobian, and no loop is differentiated.
+
+    Args:
+        cell: The recurrence f and its output g: a `keras_coffee.cells.Cell`. Its weights are
+            tensors of the state's dtype.
+        inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a nested tuple, list or dictionary of them.
+            float16 and bfloat16 are cast to the dtype of the state.
+        initial_state: x(0), `(B, ...)`, likewise; float32, float64 or complex. The recurrence runs
+            in its dtype.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
+            repeated, zero before the first step that counts. Inputs at such a step have no effect,
+            not even NaN. None: every step counts.
+        solver: `"auto"` and `"sequential"` run one step after another. Parallel in time are
+            `"associative"` for a `LinearCell`, `"newton"` and `"elk"` for a cell with a Jacobian;
+            or pass a solver of `keras_coffee.solvers`.
+        recompute: Keep about √T states for the gradient instead of all T, and compute the others
+            again. No effect on values. Needs the sequential solver.
+
+    Returns:
+        Outputs y, `(B, T, ...)`, and the final state x(T), in the dtype of the state.
+
+    Raises:
+        ValueError: if a shape does not fit, T is 0, `step` returns a state of another shape or
+            dtype, `solver` is unknown, or `recompute` meets a parallel solver.
+        TypeError: if `cell` is no `Cell`, the state has another dtype, or a tensor is symbolic.
+
+    Example:
+        >>> from keras_coffee.cells import ElmanCell
+        >>> weights = 0.5 * np.eye(2), np.ones((1, 2)), np.zeros(2)
+        >>> cell = ElmanCell(*(keras.ops.convert_to_tensor(w, "float32") for w in weights))
+        >>> u = np.ones((3, 100, 1), "float32")
+        >>> outputs, final_state = cell_scan(cell, u, np.zeros((3, 2), "float32"))
+        >>> outputs.shape, final_state.shape
+        ((3, 100, 2), (3, 2))
+    """
+    inputs, initial_state, mask = prepared(inputs, initial_state, mask)
+    outputs, final_state = run(cell, inputs, initial_state, mask, solver, recompute)
+    return masking.repeat_last(outputs, mask), final_state
+
+
+def run(
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    mask: Tensor | None,
+    solver: str | solvers.Solver,
+    recompute: bool,
+) -> tuple[Tensor, Any]:
+    """`cell_scan` without its checks. Outputs at masked steps are read from the held state."""
+    is_linear = isinstance(cell, LinearCell)
+    first = keras.tree.flatten(inputs)[0]
+    kind: solvers.Kind = "linear" if is_linear else "nonlinear"
+    found = solvers.choose(solver, kind, first, None, recompute=recompute)
+    is_sequential = isinstance(found, solvers.Sequential)
+    if is_linear and not (is_sequential and (cell.kernel_name or recompute)):
+        return _run_linear(cell, inputs, state, mask, found)
+    if not is_sequential:
+        return trajectory.outputs(found, cell, state, inputs, mask)
+    recurrence, tensors = tensors_of(cell, inputs, mask, state)
+    outputs, final_state = backend.recurrence(recurrence, *tensors, recompute=recompute)
+    return outputs, recurrence.pack_state(final_state)
+
+
+def _run_linear(cell, inputs, state, mask, solver):
+    """All states by one linear scan, then all outputs at once."""
+    decay, drive = cell.affine(inputs)
+    if mask is not None:
+        decay = ops.where(align(mask, decay), decay, ops.ones_like(decay))
+        drive = masking.zero_masked(drive, mask)
+    states = linear_states(decay, drive, state, solver)
+    return cell.read(states, inputs), states[:, -1]
+
+
+def prepared(inputs: Any, initial_state: Any, mask: Any) -> tuple[Any, Any, Tensor | None]:
+    """Inputs with zeros at masked steps, initial state and mask, checked and of one precision."""
+    initial_state = keras.tree.map_structure(_as_state, initial_state)
+    states = keras.tree.flatten(initial_state)
+    dtype = arguments.real_dtype(states[0])
+
+    def as_input(x):
+        x = arguments.as_tensor(x, "inputs")
+        return ops.cast(x, dtype) if arguments.is_low_precision(x) else x
+
+    inputs = keras.tree.map_structure(as_input, inputs)
+    leaves = keras.tree.flatten(inputs)
+    _check_shapes(leaves, states[0].shape[0])
+    mask = masking.as_mask(mask, leaves[0])
+    inputs = keras.tree.map_structure(lambda x: masking.zero_masked(x, mask), inputs)
+    return inputs, initial_state, mask
+
+
+def _as_state(value):
+    state = arguments.as_tensor(value, "initial_state")
+    dtype = keras.backend.standardize_dtype(state.dtype)
+    if dtype not in ("float32", "float64", "complex64", "complex128"):
+        raise TypeError(
+            f"`initial_state` must be float32, float64 or complex, received dtype {dtype}. Cast it "
+            'first, for example with keras.ops.cast(x, "float32").'
+        )
+    if len(state.shape) < 2:
+        raise ValueError(
+            f"`initial_state` must have shape (batch, ...), received {tuple(state.shape)}."
+        )
+    return state
+
+
+def _check_shapes(inputs, batch):
+    length = inputs[0].shape[1] if len(inputs[0].shape) > 1 else None
+    for x in inputs:
+        shape = tuple(x.shape)
+        if len(shape) < 2:
+            raise ValueError(f"`inputs` must have shape (batch, time, ...), received {shape}.")
+        arguments.check_shape(x, (batch, length, *shape[2:]), "inputs", f"({batch}, {length}, ...)")
+    arguments.check_time(inputs[0], "inputs")
