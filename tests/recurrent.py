@@ -1,11 +1,11 @@
 """The recurrent layers under test: cases, data, and their equations in float64."""
 
 import numpy as np
+import oracles
 from keras import ops
 from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-from keras_coffee.backend import numpy as loops
 
 LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
 
@@ -81,18 +81,17 @@ def expected(layer, inputs, initial_state=None):
     w = {weight.name: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
     u = np.float64(inputs)
     state = np.zeros((len(u), u.shape[-1], layer.n)) if initial_state is None else initial_state
-    state = np.float64(state)
+    arrays = {"inputs": u, "initial_state": np.float64(state)}
     if isinstance(layer, CoffeeLayer):
-        optional = (w.get("input_matrix"), w.get("output_gate"))
-        weights = (w["transition"], w["gate"], w["readout"], *optional, state)
-        return loops.coffee_scan(u, *weights, feedback=layer.feedback)
+        return oracles.values(oracles.coffee, w | arrays, layer.feedback)
     arguments = u @ w["step_projection"]
     if isinstance(layer, S6Layer):
-        delta = np.logaddexp(0, arguments)
-        matrices = u @ w["input_projection"], u @ w["output_projection"]
-        return loops.selective_scan(
-            u, delta, -np.exp(w["log_transition"]), *matrices, state, discretization="zoh"
-        )
-    delta = 1 / (1 + np.exp(-arguments))
-    matrices = (w["transition"], w["input_matrix"], w["readout"])
-    return loops.selective_scan(u, delta, *matrices, state, discretization="euler")
+        arrays |= {
+            "delta": np.logaddexp(0, arguments),
+            "transition": -np.exp(w["log_transition"]),
+            "input_matrix": u @ w["input_projection"],
+            "output_matrix": u @ w["output_projection"],
+        }
+        return oracles.values(oracles.selective, arrays, "zoh")
+    arrays |= {"delta": 1 / (1 + np.exp(-arguments)), "output_matrix": w["readout"]}
+    return oracles.values(oracles.selective, w | arrays, "euler")

@@ -7,8 +7,6 @@ import rounding
 from rounding import Rounded
 from scans import coffee_arrays, cotangents_of, selective_arrays, widened
 
-from keras_coffee.backend import numpy as loops
-
 SHAPE = (2, 4, 2, 2)
 STEP = 1e-30
 
@@ -93,39 +91,6 @@ def test_derivatives_of_functions(function, derivative, x):
 
 def test_expm1_ratio_is_its_integral():
     np.testing.assert_allclose(oracles.expm1_ratio(NEAR), oracles._moment(0, NEAR), rtol=1e-14)
-
-
-@pytest.mark.parametrize("optional", [False, True])
-@pytest.mark.parametrize("feedback", ["sigmoid", "linear", None])
-def test_loops_of_the_package_for_coffee(feedback, optional):
-    arrays = coffee_arrays(SHAPE, gate_scale=0.3, input_scale=1.0, optional=optional)
-    arrays = {name: widened(array) for name, array in arrays.items()}
-    expected, _ = oracles.coffee(arrays, [0 * c for c in cotangents_of(arrays)], feedback)
-    missing = {name: None for name in ("input_matrix", "output_gate") if name not in arrays}
-    actual = loops.coffee_scan(**arrays, **missing, feedback=feedback)
-    for a, e in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-12)
-
-
-@pytest.mark.parametrize("varying", [(True, False), (False, True)])
-@pytest.mark.parametrize("discretization", ["zoh", "euler"])
-def test_loops_of_the_package_for_selective(discretization, varying):
-    arrays = selective_arrays(SHAPE, varying=varying)
-    arrays = {name: widened(array) for name, array in arrays.items()}
-    expected, _ = oracles.selective(arrays, [0 * c for c in cotangents_of(arrays)], discretization)
-    actual = loops.selective_scan(**arrays, discretization=discretization)
-    for a, e in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(a, e, rtol=1e-12)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_loops_of_the_package_for_linear(reverse):
-    generator = np.random.default_rng(0)
-    decay, inputs = generator.normal(size=(2, 2, 5, 3))
-    arrays = {"decay": decay, "inputs": inputs, "initial_state": inputs[:, 0]}
-    (expected,), _ = oracles.linear(arrays, [inputs], reverse)
-    actual = loops.linear_scan(**arrays, reverse=reverse)
-    np.testing.assert_allclose(actual, rounding.exact(expected), rtol=1e-12)
 
 
 def test_rounded_bounds_what_float32_does():

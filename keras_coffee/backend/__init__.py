@@ -36,6 +36,7 @@ exponent = framework.exponent
 implicit_states = framework.implicit_states
 power_of_two = framework.power_of_two
 scan = framework.scan
+where = framework.where
 without_gradient = framework.without_gradient
 
 # Where and for what a computation runs.

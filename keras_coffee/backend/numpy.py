@@ -11,8 +11,9 @@ def recurrence(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence, in one pass over time.
 
     `recurrence` is a `keras_coffee.cells.recurrence.Recurrence`: a step, and the structure of the
-    tensors, which come as inputs `(B, T, ...)`, a boolean mask `(B, T)` if there is one, weights and
-    initial state `(B, ...)`. A masked step holds the state; its outputs are read from it.
+    tensors. These are inputs `(B, T, ...)`, a boolean mask `(B, T)` if there is one, weights and
+    initial state `(B, ...)`, in this order. A masked step holds the state, and its outputs are read
+    from it.
     `recompute` keeps about √T states for the gradient, and computes the others again.
     """
     inputs, mask, weights, state = recurrence.split(tensors)
@@ -123,3 +124,8 @@ def device_kind(x):
 def is_converted_to_onnx():
     """Whether the model is traced for a converter to ONNX."""
     return False
+
+
+def where(mask, x, y):
+    """`x` where the mask is True, else `y`. Keras' own rounds complex128 to complex64."""
+    return np.where(mask, x, y)

@@ -1,6 +1,5 @@
 """What a recurrence says about itself."""
 
-import dataclasses
 from typing import Any, ClassVar, Literal
 
 from keras import ops
@@ -10,7 +9,6 @@ from keras_coffee._typing import Tensor
 Structure = Literal["diagonal", "dense"]
 
 
-@dataclasses.dataclass(frozen=True)
 class Cell:
     """One step of a recurrence.
 
@@ -37,6 +35,7 @@ class Cell:
         OPTIONS: Names of the fields that are options, for a cell that has a kernel.
 
     Example:
+        >>> import dataclasses
         >>> @dataclasses.dataclass(frozen=True)
         ... class LeakyCell(Cell):
         ...     decay: Tensor
@@ -78,7 +77,6 @@ class Cell:
         )
 
 
-@dataclasses.dataclass(frozen=True)
 class LinearCell(Cell):
     """A cell that is linear in its state, elementwise: x(k) = a(k) x(k-1) + b(k).
 

@@ -13,3 +13,9 @@ def align(x: Tensor, like: Tensor) -> Tensor:
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent in the dtype of its argument; on JAX that of Keras is float32."""
     return 2 * ops.sigmoid(2 * x) - 1
+
+
+def complex_of(real: Tensor, imaginary: Tensor) -> Tensor:
+    """A complex tensor of the precision of its parts; Keras' own is always complex64."""
+    dtype = "complex128" if "float64" in str(real.dtype) else "complex64"
+    return ops.cast(real, dtype) + 1j * ops.cast(imaginary, dtype)

@@ -1,7 +1,7 @@
 """A cell as backends see it: lists of tensors, and functions of them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -13,13 +13,13 @@ from keras_coffee.cells.cell import Cell
 Tensors = list[Tensor]
 
 
-def tensors_of(cell: Cell, inputs: Any, mask: Tensor | None, state: Any) -> tuple["Recurrence", Tensors]:
+def tensors_of(
+    cell: Cell, inputs: Any, mask: Tensor | None, state: Any
+) -> tuple["Recurrence", Tensors]:
     """A cell without its tensors, and these in a list."""
     recurrence = Recurrence(cell, state, inputs)
-    weights = [ops.convert_to_tensor(getattr(cell, name)) for name in recurrence.weights]
-    leaves = keras.tree.flatten(inputs)
-    if mask is not None:
-        leaves.append(mask)
+    leaves = [*keras.tree.flatten(inputs), *([] if mask is None else [mask])]
+    weights = [ops.convert_to_tensor(w) for w in _weights(cell)]
     return recurrence, [*leaves, *weights, *keras.tree.flatten(state)]
 
 
@@ -30,7 +30,7 @@ class Recurrence:
     Tensors come as flat lists, in the order inputs, mask, weights, state.
 
     Args:
-        cell: The recurrence.
+        cell: The recurrence. A cell in one of its fields is a part of it.
         state: The initial state, for its structure.
         inputs: Inputs, for their structure.
 
@@ -39,24 +39,11 @@ class Recurrence:
     """
 
     def __init__(self, cell: Cell, state: Any, inputs: Any):
-        if not (isinstance(cell, Cell) and dataclasses.is_dataclass(cell)):
-            raise TypeError(
-                "`cell` must be a keras_coffee.cells.Cell, a frozen dataclass whose fields are its "
-                f"weights and options; received {type(cell).__name__}."
-            )
-        fields = {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
-        self.weights = tuple(name for name, value in fields.items() if is_tensor(value))
-        self._options = {k: value for k, value in fields.items() if k not in self.weights}
-        self._class, self.kernel = type(cell), cell.kernel_name
+        self._template = _Template(cell)
+        self.kernel = cell.kernel_name
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
         self._state, self._inputs = _Structure(state), _Structure(inputs)
-        self._key = (
-            self._class,
-            self.weights,
-            tuple(self._options.items()),
-            self._state.key,
-            self._inputs.key,
-        )
+        self._key = self._template.key, self._state.key, self._inputs.key
         try:
             self._hash = hash(self._key)
         except TypeError as error:
@@ -72,14 +59,14 @@ class Recurrence:
         return isinstance(other, Recurrence) and self._key == other._key
 
     def __repr__(self) -> str:
-        return f"{self._class.__name__}({self._options})"
+        return f"Recurrence of {self._template.cell_class.__name__}"
 
     def split(self, tensors: Tensors) -> tuple[Tensors, Tensor | None, Tensors, Tensors]:
         """Inputs, mask or None, weights and state of a flat list of them."""
         inputs, rest = tensors[: self._inputs.count], tensors[self._inputs.count :]
         state = rest[len(rest) - self._state.count :]
         rest = rest[: len(rest) - self._state.count]
-        has_mask = len(rest) > len(self.weights)
+        has_mask = len(rest) > self._template.count
         return list(inputs), rest[0] if has_mask else None, list(rest[has_mask:]), list(state)
 
     def functions(
@@ -90,14 +77,14 @@ class Recurrence:
 
         def step(state: Tensors, inputs: Tensors) -> Tensors:
             new = keras.tree.flatten(cell.step(pack(state), pack_inputs(inputs)))
-            _check_step(self._class.__name__, new, state)
+            _check_step(self._template.cell_class, new, state)
             return new
 
         def read(state: Tensors, inputs: Tensors) -> Tensor:
             outputs = cell.read(pack(state), pack_inputs(inputs))
             if keras.tree.is_nested(outputs):
                 raise ValueError(
-                    f"`{self._class.__name__}.read` must return one tensor, received a "
+                    f"`{type(cell).__name__}.read` must return one tensor, received a "
                     f"{type(outputs).__name__}. By default it returns the state: write one that "
                     "picks or joins its parts."
                 )
@@ -112,7 +99,7 @@ class Recurrence:
 
     def cell(self, weights: Tensors) -> Cell:
         """The cell with these weights."""
-        return self._class(**dict(zip(self.weights, weights, strict=True)), **self._options)
+        return self._template.build(iter(weights))
 
     def pack_state(self, leaves: Tensors) -> Any:
         """A state of the structure of the initial one."""
@@ -128,17 +115,59 @@ class Recurrence:
         self, inputs: Tensors, mask: Tensor | None, weights: Tensors
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Sequences and weights in the order of a kernel, None where one is absent."""
-        named = dict(zip(self.weights, weights, strict=True))
-        fields = [f.name for f in dataclasses.fields(self._class)]
-        order = [name for name in self._class.SEQUENCES if name not in named and name != "mask"]
+        cell_class = self._template.cell_class
+        named = dict(zip(self._template.tensors, weights, strict=True))
+        order = [name for name in cell_class.SEQUENCES if name not in named and name != "mask"]
         given = dict(zip(order, inputs, strict=True)) | {"mask": mask}
-        sequences = [given.get(name) for name in self._class.SEQUENCES]
-        return sequences, [named.get(k) for k in fields if k not in self._class.OPTIONS]
+        fields = [field.name for field in dataclasses.fields(cell_class)]
+        sequences = [given.get(name) for name in cell_class.SEQUENCES]
+        return sequences, [named.get(k) for k in fields if k not in cell_class.OPTIONS]
 
     @property
     def options(self) -> dict[str, Any]:
         """Options of a kernel, by name."""
-        return {name: self._options[name] for name in self._class.OPTIONS}
+        names = self._template.cell_class.OPTIONS
+        return {name: self._template.options[name] for name in names}
+
+
+class _Template:
+    """A cell whose tensors are left out."""
+
+    def __init__(self, cell: Cell):
+        if not (isinstance(cell, Cell) and dataclasses.is_dataclass(cell)):
+            raise TypeError(
+                "`cell` must be a keras_coffee.cells.Cell and a frozen dataclass, whose fields are "
+                f"its weights and options; received {type(cell).__name__}."
+            )
+        fields = _fields(cell)
+        self.cell_class: Any = type(cell)
+        self.tensors = tuple(name for name, value in fields.items() if _is_tensor(value))
+        self.cells = {k: _Template(v) for k, v in fields.items() if isinstance(v, Cell)}
+        parts = (*self.tensors, *self.cells)
+        self.options = {name: value for name, value in fields.items() if name not in parts}
+        self.count = len(self.tensors) + sum(part.count for part in self.cells.values())
+        cells = tuple((name, part.key) for name, part in self.cells.items())
+        self.key = self.cell_class, self.tensors, tuple(self.options.items()), cells
+
+    def build(self, tensors: Iterator[Tensor]) -> Any:
+        own = {name: next(tensors) for name in self.tensors}
+        cells = {name: part.build(tensors) for name, part in self.cells.items()}
+        return self.cell_class(**own, **cells, **self.options)
+
+
+def _fields(cell: Any) -> dict[str, Any]:
+    return {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
+
+
+def _weights(cell: Any) -> Tensors:
+    """The tensors of a cell, then those of the cells in its fields."""
+    values = _fields(cell).values()
+    parts = [_weights(value) for value in values if isinstance(value, Cell)]
+    return [value for value in values if _is_tensor(value)] + [w for part in parts for w in part]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, keras.Variable) or hasattr(value, "dtype")
 
 
 class _Structure:
@@ -147,32 +176,24 @@ class _Structure:
     def __init__(self, tree: Any):
         leaves = keras.tree.flatten(tree)
         self.count = len(leaves)
-        self._tree = None if leaves and leaves[0] is tree else tree_of(tree)
+        # With zeros in place of tensors, so that none is kept alive.
+        is_leaf = leaves and leaves[0] is tree
+        self._tree = None if is_leaf else keras.tree.map_structure(lambda _: 0, tree)
         self.key = repr(self._tree)
 
     def pack(self, leaves: Tensors) -> Any:
         return leaves[0] if self._tree is None else keras.tree.pack_sequence_as(self._tree, leaves)
 
 
-def tree_of(tree: Any) -> Any:
-    """The tree with zeros for its leaves, so that no tensor is kept alive."""
-    return keras.tree.map_structure(lambda _: 0, tree)
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a field of a cell is a weight."""
-    return isinstance(value, keras.Variable) or hasattr(value, "dtype")
-
-
-def _check_step(name: str, new: Tensors, old: Tensors) -> None:
+def _check_step(cell_class: Any, new: Tensors, old: Tensors) -> None:
     if len(new) == len(old) and all(
         n.dtype == o.dtype and _fit(n.shape, o.shape) for n, o in zip(new, old, strict=True)
     ):
         return
     pairs = [[f"{x.dtype}{tuple(x.shape)}" for x in states] for states in (old, new)]
     raise ValueError(
-        f"`{name}.step` must return a state of the shapes and dtypes that it is given, "
-        f"{', '.join(pairs[0])}; it returned {', '.join(pairs[1])}."
+        f"`{cell_class.__name__}.step` must return a state of the shapes and dtypes that it is "
+        f"given, {', '.join(pairs[0])}; it returned {', '.join(pairs[1])}."
     )
 
 

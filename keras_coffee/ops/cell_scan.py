@@ -8,7 +8,6 @@ from keras import ops
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, LinearCell
-from keras_coffee.cells.functions import align
 from keras_coffee.cells.recurrence import tensors_of
 from keras_coffee.ops import arguments, masking
 from keras_coffee.ops.linear_scan import linear_states
@@ -96,16 +95,15 @@ def run(
 def _run_linear(cell, inputs, state, mask, solver):
     """All states by one linear scan, then all outputs at once."""
     decay, drive = cell.affine(inputs)
-    if mask is not None:
-        decay = ops.where(align(mask, decay), decay, ops.ones_like(decay))
-        drive = masking.zero_masked(drive, mask)
-    states = linear_states(decay, drive, state, solver)
+    states = linear_states(decay, drive, state, solver, mask=mask)
     return cell.read(states, inputs), states[:, -1]
 
 
-def prepared(inputs: Any, initial_state: Any, mask: Any) -> tuple[Any, Any, Tensor | None]:
+def prepared(
+    inputs: Any, initial_state: Any, mask: Any, *, is_real: bool = False
+) -> tuple[Any, Any, Tensor | None]:
     """Inputs with zeros at masked steps, initial state and mask, checked and of one precision."""
-    initial_state = keras.tree.map_structure(_as_state, initial_state)
+    initial_state = keras.tree.map_structure(lambda x: _as_state(x, is_real), initial_state)
     states = keras.tree.flatten(initial_state)
     dtype = arguments.real_dtype(states[0])
 
@@ -121,12 +119,13 @@ def prepared(inputs: Any, initial_state: Any, mask: Any) -> tuple[Any, Any, Tens
     return inputs, initial_state, mask
 
 
-def _as_state(value):
+def _as_state(value, is_real):
     state = arguments.as_tensor(value, "initial_state")
     dtype = keras.backend.standardize_dtype(state.dtype)
-    if dtype not in ("float32", "float64", "complex64", "complex128"):
+    allowed = ("float32", "float64", *(() if is_real else ("complex64", "complex128")))
+    if dtype not in allowed:
         raise TypeError(
-            f"`initial_state` must be float32, float64 or complex, received dtype {dtype}. Cast it "
+            f"`initial_state` must be one of {', '.join(allowed)}, received dtype {dtype}. Cast it "
             'first, for example with keras.ops.cast(x, "float32").'
         )
     if len(state.shape) < 2:

@@ -55,8 +55,8 @@ def coffee_scan(
             again. No effect on values. For the sequential solver only.
 
     Returns:
-        Outputs y, `(B, T, D)`, in the dtype of the inputs, and the final state x(T), `(B, D, n)`, in
-        float32 at least.
+        Outputs y, `(B, T, D)`, in the dtype of the inputs, and the final state x(T), `(B, D, n)`,
+        in float32 at least.
 
     Raises:
         ValueError: if a shape does not fit, T is 0, `feedback` or `solver` is unknown, or

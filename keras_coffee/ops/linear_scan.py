@@ -6,7 +6,8 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.ops import arguments
+from keras_coffee.cells.functions import align
+from keras_coffee.ops import arguments, masking
 from keras_coffee.solvers.affine import affine_scan
 from keras_coffee.solvers.algebra import Diagonal
 
@@ -65,13 +66,26 @@ def linear_scan(
 
 
 def linear_states(
-    decay: Tensor, drive: Tensor, state: Tensor, solver: solvers.Solver, *, reverse: bool = False
+    decay: Tensor,
+    drive: Tensor,
+    state: Tensor,
+    solver: solvers.Solver,
+    *,
+    mask: Tensor | None = None,
+    reverse: bool = False,
 ) -> Tensor:
-    """The states, given tensors of one dtype. Decay and drive broadcast to `(B, T, ...)`."""
+    """The states, given tensors of one dtype. Decay and drive broadcast to `(B, T, ...)`.
+
+    A step that the boolean mask `(B, T)` leaves out holds the state.
+    """
     shape = (*ops.shape(drive)[:2], *ops.shape(state)[1:])
     if tuple(drive.shape[2:]) != tuple(state.shape[1:]):
         drive = ops.broadcast_to(drive, shape)
     decay = _broadcast(decay, drive)
+    if mask is not None:
+        decay = ops.broadcast_to(decay, shape)
+        decay = backend.where(align(mask, decay), decay, ops.ones_like(decay))
+        drive = masking.zero_masked(drive, mask)
     if isinstance(solver, solvers.Sequential):
         return backend.linear_scan(decay, drive, state, reverse=reverse)
     decay = ops.broadcast_to(decay, shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.functions import align
 from keras_coffee.ops import arguments
@@ -27,7 +28,7 @@ def zero_masked(x: Tensor, mask: Tensor | None) -> Tensor:
     """`x`, `(B, T, ...)`, with zeros at masked steps."""
     if mask is None:
         return x
-    return ops.where(align(mask, x), x, ops.zeros_like(x))
+    return backend.where(align(mask, x), x, ops.zeros_like(x))
 
 
 def zero_before_first(outputs: Tensor, mask: Tensor | None) -> Tensor:

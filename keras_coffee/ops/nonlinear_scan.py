@@ -69,6 +69,6 @@ def nonlinear_scan(
             f"`cell.structure` must be one of {STRUCTURES}, received "
             f"{getattr(cell, 'structure', None)!r}. It says what the cell's Jacobian is."
         )
-    inputs, initial_state, mask = prepared(inputs, initial_state, mask)
+    inputs, initial_state, mask = prepared(inputs, initial_state, mask, is_real=True)
     found = solvers.choose(solver, "nonlinear", keras.tree.flatten(inputs)[0], None)
     return trajectory.solve(found, cell, initial_state, inputs, mask)

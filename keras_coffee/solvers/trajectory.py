@@ -98,7 +98,12 @@ def _adjoint(solver: Solver, algebra: Algebra, jacobian: Tensor, grads: Tensor):
 
     zeros = ops.zeros_like(grads[:, 0])
     _, (drive,) = in_windows(
-        body, [zeros], [following, grads], solver.steps_at_a_time, lambda like, slices: [like], reverse=True
+        body,
+        [zeros],
+        [following, grads],
+        solver.steps_at_a_time,
+        lambda like, slices: [like],
+        reverse=True,
     )
     return drive, algebra.apply(first, drive[:, 0])
 

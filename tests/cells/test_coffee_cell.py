@@ -5,7 +5,7 @@ from keras import ops
 from rounding import Rounded, assert_agrees
 from scans import coffee_arrays, widened
 
-from keras_coffee.cells import CoffeeCell, read_state
+from keras_coffee.cells import CoffeeCell
 
 FEEDBACKS = ["sigmoid", "linear", None]
 BATCH, LENGTH, DIM, N = 2, 5, 3, 4
@@ -79,12 +79,16 @@ def test_delta_is_the_update_gate(feedback):
 
 
 @pytest.mark.parametrize("output_gate", [False, True], ids=["", "output_gate"])
-def test_read_state(output_gate):
+def test_read(output_gate):
     arrays = coffee_arrays((BATCH, LENGTH, DIM, N))
     names = ("readout", "output_gate")[: 2 if output_gate else 1]
     weights = {name: arrays[name] for name in names}
     _, _, states, _ = cell_and_arrays("sigmoid", False)
     exact_weights = {name: exact(weight) for name, weight in weights.items()}
+    tensors = {name: ops.convert_to_tensor(weight) for name, weight in weights.items()}
+    cell = CoffeeCell(
+        *(ops.convert_to_tensor(arrays[k]) for k in ("transition", "gate")), **tensors
+    )
     for state in (states, states[:, 0]):
-        actual = run(read_state, state, *weights.values())
+        actual = run(cell.read, state, arrays["inputs"][:, 0])
         assert_agrees(actual, oracles.read(exact_weights, exact(state)))

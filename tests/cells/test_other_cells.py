@@ -9,7 +9,7 @@ from keras import ops
 from recurrences import CASES
 from scans import precision
 
-from keras_coffee.cells import AffineCell, CoffeeCell, ElmanCell, MaskedCell
+from keras_coffee.cells import AffineCell, Cell, CoffeeCell, ElmanCell, MaskedCell
 from keras_coffee.diagnostics import check_jacobian
 
 LENGTH = 5
@@ -50,7 +50,7 @@ def test_check_jacobian_agrees(name, dtype):
 
 
 @dataclasses.dataclass(frozen=True)
-class Wrong:
+class Wrong(Cell):
     cell: object
     structure: str
 

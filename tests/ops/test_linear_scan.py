@@ -3,9 +3,9 @@ import numpy as np
 import oracles
 import pytest
 from keras import ops
+from rounding import exact
 from scans import assert_matches, widened
 
-from keras_coffee.backend import numpy as loops
 from keras_coffee.ops import linear_scan
 from keras_coffee.solvers import Sequential
 
@@ -32,7 +32,7 @@ def check(arrays, dtype="float32", reverse=False):
     kind = np.result_type(arrays["decay"], arrays["inputs"])
     cotangent = linear_arrays(arrays["inputs"].shape, kinds=(kind,) * 3, seed=1)["inputs"]
     assert_matches(
-        lambda **tensors: linear_scan(**tensors, reverse=reverse),
+        lambda **tensors: linear_scan(**tensors, reverse=reverse)[0],
         lambda *args: oracles.linear(*args, reverse=reverse),
         arrays,
         [cotangent],
@@ -41,7 +41,7 @@ def check(arrays, dtype="float32", reverse=False):
 
 
 def run(arrays, **options):
-    return ops.convert_to_numpy(linear_scan(**arrays, **options))
+    return ops.convert_to_numpy(linear_scan(**arrays, **options)[0])
 
 
 @pytest.mark.parametrize("kind", ["float32", "complex64"], ids=["real", "complex"])
@@ -96,8 +96,9 @@ def test_solvers_agree(solver):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_low_precision_is_accumulated_in_float32(dtype):
     low = {name: ops.cast(array, dtype) for name, array in linear_arrays(SHAPE).items()}
-    states = linear_scan(**low)
-    expected = linear_scan(**{name: ops.cast(array, "float32") for name, array in low.items()})
+    states, state = linear_scan(**low)
+    expected, _ = linear_scan(**{name: ops.cast(array, "float32") for name, array in low.items()})
+    assert keras.backend.standardize_dtype(state.dtype) == "float32"
     assert keras.backend.standardize_dtype(states.dtype) == dtype
     actual, expected = (
         ops.convert_to_numpy(ops.cast(x, "float32")) for x in (states, ops.cast(expected, dtype))
@@ -118,6 +119,25 @@ def test_complex_decay_of_low_precision_inputs():
     assert states.dtype == "complex64"
 
 
+@pytest.mark.parametrize("solver", ["sequential", "associative"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+def test_the_final_state_is_that_of_the_last_step_run(reverse, solver):
+    arrays = linear_arrays(SHAPE)
+    states, final_state = linear_scan(**arrays, reverse=reverse, solver=solver)
+    states, final_state = (ops.convert_to_numpy(x) for x in (states, final_state))
+    np.testing.assert_array_equal(final_state, states[:, 0 if reverse else -1])
+
+
+@pytest.mark.parametrize("kind", ["float32", "complex64"], ids=["real", "complex"])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+def test_one_decay_for_all_sequences_or_steps(reverse, axes, kind):
+    arrays = linear_arrays(SHAPE, kinds=(kind,) * 3)
+    shape = [1 if k in axes else size for k, size in enumerate(arrays["decay"].shape)]
+    arrays["decay"] = arrays["decay"][tuple(slice(size) for size in shape)]
+    check(arrays, "float64", reverse)
+
+
 @pytest.mark.parametrize("name", ["inputs", "decay"])
 @pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
 def test_nan_stays_in_its_element_and_goes_on_from_its_step(reverse, name):
@@ -134,7 +154,7 @@ def test_infinity_is_never_hidden(value):
     arrays["inputs"][1, 5, 2, 0] = value
     arrays["decay"][1, 9, 2, 0] = 0
     with np.errstate(all="ignore"):
-        expected = loops.linear_scan(**arrays, reverse=False)
+        expected = exact(oracles.linear(arrays, [0 * arrays["inputs"]])[0][0])
     actual = run(arrays)
     assert not np.isfinite(expected).all()
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))

@@ -6,7 +6,6 @@ from keras import ops
 from nightly import IS_THOROUGH
 from scans import coffee_arrays, cotangents_of, differentiate, selective_arrays
 
-from keras_coffee.backend import numpy as loops
 from keras_coffee.ops import coffee_scan, selective_scan
 
 BATCH, LENGTH, DIM, N = SHAPE = (2, 9, 3, 2)
@@ -90,18 +89,6 @@ def test_a_large_input_that_is_masked_does_not_reach_the_state():
     _, arrays, _ = CASES["coffee-sigmoid"]
     arrays = arrays | {"inputs": np.where(MASK[..., None], arrays["inputs"], np.float32(np.inf))}
     assert np.isfinite(ops.convert_to_numpy(coffee_scan(**arrays, mask=MASK)[1])).all()
-
-
-def test_the_loop_that_defines_the_scan_holds_the_state_too():
-    _, arrays, _ = CASES["coffee-sigmoid"]
-    expected = coffee_scan(**arrays, mask=MASK)
-    inputs = np.where(MASK[..., None], arrays["inputs"], 0)
-    actual = loops.coffee_scan(
-        **arrays | {"inputs": inputs}, mask=np.float32(MASK), feedback="sigmoid"
-    )
-    counted = [ops.convert_to_numpy(expected[0])[MASK], ops.convert_to_numpy(expected[1])]
-    np.testing.assert_allclose(actual[0][MASK], counted[0], **CLOSE)
-    np.testing.assert_allclose(actual[1], counted[1], **CLOSE)
 
 
 @pytest.mark.parametrize("scan", [coffee_scan, selective_scan])

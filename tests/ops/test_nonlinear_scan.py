@@ -9,7 +9,7 @@ import pytest
 from gradients import compiled, value_and_gradients
 from keras import ops
 
-from keras_coffee.cells import ElmanCell
+from keras_coffee.cells import Cell, ElmanCell
 from keras_coffee.ops import coffee_scan, linear_scan, nonlinear_scan, selective_scan
 from keras_coffee.solvers import Elk, Newton
 
@@ -17,7 +17,7 @@ SOLVERS = ["sequential", Newton(window=8), Elk(window=8)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaky:
+class Leaky(Cell):
     """x ↦ x/2 + sin(w x) / 2 + u v, with inputs in a dictionary."""
 
     weight: Any
@@ -135,7 +135,7 @@ def test_scans_as_nonlinear_ones_agree():
     for reverse in (False, True):
 
         def run(solver, reverse=reverse):
-            states = compiled(lambda u: linear_scan(decay, u, reverse=reverse, solver=solver))(u)
+            states, _ = compiled(lambda u: linear_scan(decay, u, reverse=reverse, solver=solver))(u)
             return ops.convert_to_numpy(states)
 
         a, e = run("associative"), run("auto")
@@ -166,8 +166,8 @@ def test_unfit_arguments(changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"state": np.zeros((3, 2), "float16")}, "`initial_state` must be float32 or float64.*16"),
-        ({"state": np.zeros((3, 2), int)}, "`initial_state` must be float32 or float64.*int"),
+        ({"state": np.zeros((3, 2), "float16")}, "`initial_state` must be one of float32, float64, received.*16"),
+        ({"state": np.zeros((3, 2), int)}, "`initial_state` must be one of float32, float64, received.*int"),
         ({"u": keras.KerasTensor((3, 19, 2))}, "`inputs` is a symbolic KerasTensor"),
         ({"state": None}, "`initial_state` is required, received None"),
     ],

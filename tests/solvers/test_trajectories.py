@@ -23,6 +23,7 @@ from nightly import IS_NIGHTLY
 from recurrences import CASES, adjoints, carried, jacobians, residuals
 from scans import precision
 
+from keras_coffee.cells import Cell
 from keras_coffee.ops import nonlinear_scan
 from keras_coffee.solvers import Elk, Newton, Sequential
 
@@ -53,7 +54,7 @@ GRID = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Driven:
+class Driven(Cell):
     """A recurrence with one more input, added to the new state: its gradient is the adjoint."""
 
     cell: object

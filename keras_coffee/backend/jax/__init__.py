@@ -12,4 +12,5 @@ from keras_coffee.backend.jax.primitives import implicit_states as implicit_stat
 from keras_coffee.backend.jax.primitives import may_be_differentiated as may_be_differentiated
 from keras_coffee.backend.jax.primitives import power_of_two as power_of_two
 from keras_coffee.backend.jax.primitives import scan as scan
+from keras_coffee.backend.jax.primitives import where as where
 from keras_coffee.backend.jax.primitives import without_gradient as without_gradient

@@ -61,9 +61,7 @@ def _scan_forward(recurrence, recompute, *tensors):
 def _scan_backward(recurrence, recompute, residuals, grads):
     kept, tensors = residuals
     keep = _steps_between_kept_states(recurrence, tensors[0], recompute)
-    results = iter(
-        kernels.backward.bind(*grads, *kept, *tensors, recurrence=recurrence, keep=keep)
-    )
+    results = iter(kernels.backward.bind(*grads, *kept, *tensors, recurrence=recurrence, keep=keep))
     return tuple(next(results) if portable.is_differentiable(x) else None for x in tensors)
 
 

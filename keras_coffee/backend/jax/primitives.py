@@ -89,3 +89,7 @@ def device_kind(x):
         return jax.default_backend()
     (device, *_) = x.devices()
     return device.platform
+
+
+def where(mask, x, y):
+    return jnp.where(mask, x, y)

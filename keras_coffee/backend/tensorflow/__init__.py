@@ -14,4 +14,5 @@ from keras_coffee.backend.tensorflow.primitives import (
 )
 from keras_coffee.backend.tensorflow.primitives import power_of_two as power_of_two
 from keras_coffee.backend.tensorflow.primitives import scan as scan
+from keras_coffee.backend.tensorflow.primitives import where as where
 from keras_coffee.backend.tensorflow.primitives import without_gradient as without_gradient

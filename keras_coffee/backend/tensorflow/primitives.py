@@ -107,3 +107,7 @@ def can_iterate(x):
 
 def device_kind(x):
     return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
+
+
+def where(mask, x, y):
+    return tf.where(mask, x, y)

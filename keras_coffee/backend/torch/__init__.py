@@ -12,4 +12,5 @@ from keras_coffee.backend.torch.primitives import implicit_states as implicit_st
 from keras_coffee.backend.torch.primitives import may_be_differentiated as may_be_differentiated
 from keras_coffee.backend.torch.primitives import power_of_two as power_of_two
 from keras_coffee.backend.torch.primitives import scan as scan
+from keras_coffee.backend.torch.primitives import where as where
 from keras_coffee.backend.torch.primitives import without_gradient as without_gradient

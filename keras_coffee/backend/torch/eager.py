@@ -54,9 +54,9 @@ class _Scan(torch.autograd.Function):
         refuse_second_derivatives()
         # Read once: hooks unpack each tensor at every reading, and those of checkpoints only once.
         saved = ctx.saved_tensors
-        tensors, kept = saved[: ctx.tensor_count], saved[ctx.tensor_count :]
+        tensors, leaves = saved[: ctx.tensor_count], saved[ctx.tensor_count :]
         run, size, count = _Run(ctx.recurrence, tensors), ctx.size, ctx.recurrence.state_count
-        kept = [list(kept[k : k + count]) for k in range(0, len(kept), count)]
+        kept = [list(leaves[k : k + count]) for k in range(0, len(leaves), count)]
         is_whole = len(kept) == run.length
         grads, grad_state = _Gradients(run, ctx.needs_input_grad[4:]), list(grad_state)
         for start in reversed(range(0, run.length, size)):
@@ -198,6 +198,4 @@ def _gradients(outputs, sources, grads):
     if not (pairs and sources):
         return [torch.zeros_like(x) for x in sources]
     outputs, grads = zip(*pairs, strict=True)
-    return torch.autograd.grad(
-        outputs, sources, grads, retain_graph=True, materialize_grads=True
-    )
+    return torch.autograd.grad(outputs, sources, grads, retain_graph=True, materialize_grads=True)

@@ -83,8 +83,7 @@ def _forward_operator(name):
     backward = _backward_operator(name)
 
     def run(kernels, *tensors, keep, **options):
-        *tensors, state = tensors
-        sequences, weights = tensors[:count], tensors[count:]
+        sequences, weights, state = tensors[:count], tensors[count:-1], tensors[-1]
         return kernels.forward(name, sequences, weights, state, keep=keep, **options)
 
     def fake(*tensors, keep, **options):

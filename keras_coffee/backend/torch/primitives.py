@@ -101,3 +101,7 @@ def can_iterate(x):
 
 def device_kind(x):
     return "gpu" if x.device.type == "cuda" else x.device.type
+
+
+def where(mask, x, y):
+    return torch.where(mask, x, y)

@@ -1,0 +1,35 @@
+"""LRU: a linear recurrent unit with complex states."""
+
+import dataclasses
+
+from keras import ops
+
+from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import LinearCell
+from keras_coffee.cells.functions import complex_of
+
+
+@dataclasses.dataclass(frozen=True)
+class LRUCell(LinearCell):
+    """One step of the linear recurrent unit.
+
+        λ = exp(-e^ν + i e^θ)
+        x(k) = λ ⊙ x(k-1) + b(k)
+
+    Inputs are the drives b(k), complex, `(..., n)`. |λ| < 1 for every finite ν.
+
+    Args:
+        log_decay: ν, `(n,)`.
+        log_phase: θ, `(n,)`.
+
+    Reference:
+        A. Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", 2023,
+        section 3.3.
+    """
+
+    log_decay: Tensor
+    log_phase: Tensor
+
+    def affine(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """λ `(n,)` and the inputs themselves."""
+        return ops.exp(complex_of(-ops.exp(self.log_decay), ops.exp(self.log_phase))), inputs
