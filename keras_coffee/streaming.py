@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.recurrence import Recurrence
+from keras_coffee.layers.recurrent import RecurrentLayer
 from keras_coffee.layers.softmin_logits import SoftminLogits
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
@@ -86,7 +86,7 @@ class Stream:
         self._layers = list(_layers(model))
         for layer in self._layers:
             _check(layer, (*_POINTWISE, *pointwise))
-        recurrent = [layer for layer in self._layers if isinstance(layer, Recurrence)]
+        recurrent = [layer for layer in self._layers if isinstance(layer, RecurrentLayer)]
         self._recurrent = recurrent
         self._has_time = all(layer.return_sequences for layer in recurrent)
 
@@ -120,7 +120,7 @@ class Stream:
         new: list[Tensor] = []
         for layer in self._layers:
             given = outputs
-            if isinstance(layer, Recurrence):
+            if isinstance(layer, RecurrentLayer):
                 outputs, final_state = layer.advance(given, carried[len(new)], mask)
                 new.append(final_state)
                 if not layer.return_sequences:
@@ -176,7 +176,7 @@ def _layers(model: keras.Sequential) -> Iterator[Any]:
 
 def _check(layer: Any, pointwise: tuple[type, ...]) -> None:
     """Raises unless a layer can follow a stream."""
-    if isinstance(layer, Recurrence):
+    if isinstance(layer, RecurrentLayer):
         layer.check_stream()
         return
     wrapped = getattr(layer, "layer", layer)

@@ -2,9 +2,9 @@
 
     python tests/saved_models.py DIRECTORY
 
-saves each model of `MODELS` as `<name>.keras` and `<name>.weights.h5`, and its outputs. The files in
-tests/data were written by the package before its recurrent layers had the base class
-`RecurrentLayer`. Files from then must load for good, so they are never written anew.
+saves each model of `MODELS` as `<name>.keras` and `<name>.weights.h5`, and its outputs. Those in
+tests/data are older than the base class `RecurrentLayer`. They must load for good, so they are
+never written anew.
 """
 
 import sys

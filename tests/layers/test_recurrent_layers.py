@@ -1,5 +1,7 @@
 """What the recurrent layers have in common, and each one's equation."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -296,9 +298,34 @@ def test_unknown_feedback_is_an_error():
         CoffeeLayer(2, feedback="tanh")
 
 
-def test_a_weight_that_the_layer_lacks_has_no_arguments():
-    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*output_gate_initializer"):
-        CoffeeLayer(2, output_gate_initializer="ones")
+def test_arguments_of_a_weight_that_the_layer_lacks_are_ignored():
+    # As Keras' own layers take `bias_initializer` with `use_bias=False`.
+    layer = CoffeeLayer(2, output_gate_initializer="ones")
+    layer.build((None, None, 3))
+    assert [weight.name for weight in layer.weights] == ["transition", "gate", "readout"]
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_every_argument_is_in_the_signature(layer_class):
+    # For completion and type checkers. Keras' own three are typed, by `LayerOptions`.
+    named = set(inspect.signature(layer_class).parameters) - {"kwargs"}
+    assert named | {"name", "dtype", "trainable"} == set(layer_class(2).get_config())
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_a_layer_without_n_says_what_to_do(layer_class):
+    name = layer_class.__name__
+    for arguments in ({}, {"return_state": True}):
+        with pytest.raises(TypeError, match=rf"{name} needs `n`, .* for example {name}\(n=8\)"):
+            layer_class(**arguments)
+
+
+def test_a_subclass_may_choose_its_own_arguments():
+    class Wide(CoffeeLayer):
+        def __init__(self, units=2):
+            super().__init__(n=units)
+
+    assert [Wide().n, Wide(units=3).n] == [2, 3]
 
 
 def test_nan_inputs_come_out_as_nan(chosen):
