@@ -17,6 +17,7 @@ from recurrent import (
     WITH_S6,
     chosen_with,
     expected,
+    make,
     random_inputs,
     randomized,
 )
@@ -291,6 +292,29 @@ def test_units_are_told_apart_from_n(layer_class, n):
     message = f"{layer_class.__name__} has no `units`: as many features come out as go in. Pass `n`"
     with pytest.raises(TypeError, match=message):
         layer_class(*n, units=3)
+
+
+USES = {
+    "call": lambda layer, inputs, state: layer(inputs, initial_state=state),
+    "advance": lambda layer, inputs, state: layer.advance(inputs, state),
+    "step": lambda layer, inputs, state: layer.step(inputs[:, 0], state),
+    "trajectory": lambda layer, inputs, state: layer.trajectory(inputs, state),
+    "solve": lambda layer, inputs, state: layer.solve(inputs, state),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_is_complex_is_refused(use, name):
+    # A cast would silently drop the imaginary part.
+    layer = randomized(make(name))
+    if not hasattr(layer, use.replace("call", "__call__")):
+        pytest.skip("CoffeeLayer has it alone")
+    inputs, state = random_inputs(*SHAPE), random_inputs(2, 3, 4)
+    with pytest.raises(TypeError, match="`inputs` of .* must be real, received dtype complex64"):
+        USES[use](layer, 1j * inputs, state)
+    with pytest.raises(TypeError, match="`initial_state` must be real, received dtype complex64"):
+        USES[use](layer, inputs, 1j * state)
 
 
 def test_unknown_feedback_is_an_error():
