@@ -15,6 +15,9 @@ from typing import Any
 # Any backend's tensor. `Any`, since Keras has no common base class for them.
 Tensor = Any
 
+# Of a tensor, None where a length is unknown.
+Shape = tuple[int | None, ...]
+
 
 def is_integer(value: Any) -> bool:
     """Whether a value is an integer of Python or NumPy, and no boolean."""

@@ -57,7 +57,7 @@ def predictability(
         )
     if initial_state is None:
         initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]
-    inputs = ops.cast(inputs, layer.state_dtype)
+    inputs, mask = layer.prepare(inputs, mask)
     return lyapunov_exponent(layer.cell(), inputs, initial_state, mask)
 
 

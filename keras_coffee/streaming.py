@@ -1,5 +1,6 @@
 """A whole model over a stream, one token or one block at a time."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -7,7 +8,8 @@ import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.recurrence import Recurrence
+from keras_coffee.layers.arguments import check_real
+from keras_coffee.layers.recurrent import RecurrentLayer
 from keras_coffee.layers.softmin_logits import SoftminLogits
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
@@ -50,7 +52,8 @@ class Stream:
     steps of a piece: they are zero there, and do not repeat the piece before. A piece costs the
     same however much came before it. A stream holds nothing itself: states go in and come out, so
     that several sequences can be followed, copied and taken up again, and `jax.jit(stream.step)`
-    or `tf.function(stream.step)` compiles it. JAX takes the weights for constants then: compile
+    or `tf.function(stream.step)` compiles it. They are one list of tensors: the states of the
+    first recurrent layer, then those of the next. JAX takes the weights for constants then: compile
     again after they have changed.
 
     Args:
@@ -86,13 +89,13 @@ class Stream:
         self._layers = list(_layers(model))
         for layer in self._layers:
             _check(layer, (*_POINTWISE, *pointwise))
-        recurrent = [layer for layer in self._layers if isinstance(layer, Recurrence)]
+        recurrent = [layer for layer in self._layers if isinstance(layer, RecurrentLayer)]
         self._recurrent = recurrent
         self._has_time = all(layer.return_sequences for layer in recurrent)
 
     def get_initial_state(self, batch_size: int) -> list[Tensor]:
-        """The states before the first step: zeros `(B, D, n)`, one for each recurrent layer."""
-        return [layer.get_initial_state(batch_size)[0] for layer in self._recurrent]
+        """The states before the first step, zeros: those of all recurrent layers in one list."""
+        return [x for layer in self._recurrent for x in layer.get_initial_state(batch_size)]
 
     def __call__(self, inputs: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Feeds a block of steps.
@@ -108,7 +111,8 @@ class Stream:
 
         Raises:
             ValueError: if the inputs have another rank than the model's, or `state` is not a list
-                of one state for each recurrent layer.
+                of as many tensors.
+            TypeError: if the inputs are complex and the model's are not.
         """
         return self._feed(self._checked(inputs, "batch", "steps"), state)
 
@@ -116,13 +120,14 @@ class Stream:
         self._check_state(state)
         outputs, mask = block, None
         # Not carried on, or the graph of a long stream would grow with it on PyTorch.
-        carried = [ops.stop_gradient(ops.convert_to_tensor(x)) for x in state]
+        carried = (ops.stop_gradient(ops.convert_to_tensor(x)) for x in state)
         new: list[Tensor] = []
         for layer in self._layers:
             given = outputs
-            if isinstance(layer, Recurrence):
-                outputs, final_state = layer.advance(given, carried[len(new)], mask)
-                new.append(final_state)
+            if isinstance(layer, RecurrentLayer):
+                own = list(itertools.islice(carried, len(layer.state_size)))
+                outputs, final = layer.advance(given, own, mask)
+                new += final if isinstance(final, list) else [final]
                 if not layer.return_sequences:
                     outputs, mask = outputs[:, -1], None
             else:
@@ -145,25 +150,28 @@ class Stream:
         return outputs[:, 0] if self._has_time else outputs, state
 
     def _check_state(self, state: Any) -> None:
-        count = len(self._recurrent)
+        count = sum(len(layer.state_size) for layer in self._recurrent)
         if isinstance(state, list | tuple) and len(state) == count:
             return
         received = len(state) if isinstance(state, list | tuple) else f"a {type(state).__name__}"
         raise ValueError(
-            f"The state of a stream of {self._name!r} is a list of as many tensors as it has "
-            f"recurrent layers, {count}; received {received}. Start with `get_initial_state`."
+            f"The state of a stream of {self._name!r} is a list of as many tensors as its "
+            f"recurrent layers have states, {count}; received {received}. Start with "
+            "`get_initial_state`."
         )
 
     def _checked(self, inputs: Tensor, *axes: str) -> Tensor:
         """The inputs, cast as the model itself casts them, if they have these axes and a step's."""
-        inputs, expected = ops.cast(inputs, self._dtype), (*axes, *self._shape[2:])
+        inputs, expected = ops.convert_to_tensor(inputs), (*axes, *self._shape[2:])
+        if not self._dtype.startswith("complex"):
+            check_real(f"What {self._name!r} takes", inputs)
         if len(inputs.shape) != len(expected):
             named = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
             raise ValueError(
                 f"{self._name!r} takes `({named})` here, received the shape {tuple(inputs.shape)}. "
                 "One sequence is a batch of 1; `step` takes no axis of steps, a call does."
             )
-        return inputs
+        return ops.cast(inputs, self._dtype)
 
 
 def _layers(model: keras.Sequential) -> Iterator[Any]:
@@ -176,7 +184,7 @@ def _layers(model: keras.Sequential) -> Iterator[Any]:
 
 def _check(layer: Any, pointwise: tuple[type, ...]) -> None:
     """Raises unless a layer can follow a stream."""
-    if isinstance(layer, Recurrence):
+    if isinstance(layer, RecurrentLayer):
         layer.check_stream()
         return
     wrapped = getattr(layer, "layer", layer)

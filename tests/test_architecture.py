@@ -118,12 +118,6 @@ def test_backends_have_the_functions_of_the_oracle():
     assert all(f"{name} = framework.{name}" in source for name in oracle)
 
 
-def test_files_stay_short():
-    for path in FILES:
-        limit = 500 if part(path) == "backend" else 300
-        assert len(path.read_text().splitlines()) <= limit, path
-
-
 def run(code, **environment):
     result = subprocess.run(
         [sys.executable, "-P", "-c", code],

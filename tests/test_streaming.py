@@ -238,7 +238,9 @@ def test_models_that_are_not_ready_are_errors():
     ids=["too many", "none", "bare"],
 )
 def test_a_state_that_is_no_list_of_the_right_length_is_an_error(state, received):
-    message = f"recurrent layers, 1; received {received}. Start with `get_initial_state`"
+    message = (
+        f"recurrent layers have states, 1; received {received}. Start with `get_initial_state`"
+    )
     with pytest.raises(ValueError, match=message):
         Stream(model_of(CoffeeLayer(2)))(INPUTS, state)
 
@@ -260,3 +262,9 @@ def test_a_step_of_another_rank_is_an_error(shape):
     layer = randomized(make("coffee"))
     with pytest.raises(ValueError, match=r"must have shape \(batch, time, 3\), time being 1 for a"):
         layer.step(np.zeros(shape, "float32"), layer.get_initial_state(BATCH))
+
+
+def test_complex_inputs_are_refused():
+    stream = Stream(model_of(CoffeeLayer(2)))
+    with pytest.raises(TypeError, match="What .* takes must be real, received dtype complex64"):
+        stream(1j * INPUTS, stream.get_initial_state(BATCH))

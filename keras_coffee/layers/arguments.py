@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_coffee._typing import Tensor, is_integer
+from keras_coffee._typing import Shape, Tensor, is_integer
 
 
 def positive_integer(name: str, value: Any) -> int:
@@ -24,21 +24,20 @@ def at_least_float32(*tensors: Tensor) -> str:
     return "float64" if "float64" in dtypes else "float32"
 
 
-def single_state(given: Any) -> Tensor:
-    """The one state of a recurrence, given as a tensor, or as Keras has it, in a list or tuple."""
-    if not isinstance(given, (list, tuple)):
-        return given
-    if len(given) != 1:
-        raise ValueError(
-            f"A state-space layer has one state, (batch, features, n), received {len(given)}."
+def check_real(name: str, tensor: Tensor) -> None:
+    """Raises if a tensor is complex, since a cast to real numbers would drop a part of it."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if dtype.startswith("complex"):
+        raise TypeError(
+            f"{name} must be real, received dtype {dtype}. Pass keras.ops.real(x) or "
+            "keras.ops.imag(x), or both side by side as features."
         )
-    return given[0]
 
 
-def check_sequences(layer: str, shape: tuple[int | None, ...]) -> None:
-    """Raises unless a shape is one of sequences of known features."""
-    if len(shape) == 3 and shape[-1] is not None:
-        return
+def sequence_shape(layer: str, shape: Shape) -> tuple[int | None, int | None, int]:
+    """Batch, time and features of a shape, if it is one of sequences of known features."""
+    if len(shape) == 3 and shape[2] is not None:
+        return shape[0], shape[1], shape[2]
     if len(shape) < 3:
         advice = "Add the missing axis, for example with keras.layers.Reshape or x[:, :, None]."
     elif len(shape) > 3:
@@ -47,14 +46,5 @@ def check_sequences(layer: str, shape: tuple[int | None, ...]) -> None:
         advice = "Give the number of features, as in keras.Input((None, features))."
     raise ValueError(
         f"{layer} expects inputs of shape (batch, time, features) with known features, received "
-        f"{shape}. {advice}"
+        f"{tuple(shape)}. {advice}"
     )
-
-
-def refuse_units(layer: str, arguments: dict[str, Any]) -> None:
-    """Raises where a recurrent layer of Keras is meant."""
-    if "units" in arguments:
-        raise TypeError(
-            f"{layer} has no `units`: as many features come out as go in. Pass `n`, the states of "
-            "each feature, and put a keras.layers.Dense(units) in front for another width."
-        )

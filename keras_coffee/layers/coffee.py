@@ -1,6 +1,6 @@
 """The COFFEE layer."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -8,16 +8,15 @@ from keras import ops
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
-from keras_coffee.layers.arguments import single_state
-from keras_coffee.layers.declared_weights import WeightSpec
-from keras_coffee.layers.recurrence import Recurrence
+from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
+from keras_coffee.layers.state_space import StateSpaceLayer
 from keras_coffee.ops import masking
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
 from keras_coffee.ops.nonlinear_scan import nonlinear_scan
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
-class CoffeeLayer(Recurrence):
+class CoffeeLayer(StateSpaceLayer):
     """COFFEE: a state-space model whose update gate looks at its own state.
 
         Δ(k) = σ(w ⊙ x(k-1))
@@ -37,33 +36,16 @@ class CoffeeLayer(Recurrence):
             more parameters.
         use_input_matrix: If True, the input enters as b u(k), with the weight `input_matrix`; nD
             more parameters. The model before step 3 of the paper.
-        return_sequences: If False, only the last output is returned.
-        return_state: If True, the final state is returned too, `(outputs, state)`.
-        go_backwards: If True, time runs backwards; outputs come in that order.
-        stateful: If True, the state at the end of a batch is where the next batch starts, until
-            `reset_state()`. The batch size must be known. The state is saved with the layer.
-        zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
         solver: `"auto"`, `"sequential"`, or parallel in time `"newton"`, `"elk"` or a `Newton` or
-            `Elk` of `keras_coffee.solvers`. The same states; docs/solvers.md says when which is
-            faster.
-        recompute: If True, training keeps about √T states instead of T, and computes the others
-            again when it needs them. No effect on values. For the sequential solver only.
-        <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object
-            of Keras or its name. Besides Keras' names there are `"standard_normal"` (initializer)
-            and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
+            `Elk` of `keras_coffee.solvers`.
+        return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
+            for `RecurrentLayer`.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
+            Ignored for a weight that the layer does not have. `transition_constraint=None` lets λ
+            leave [-2, 0].
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    Call arguments:
-        inputs: u, `(B, T, D)`. B and T may be unknown.
-        initial_state: x(0), `(B, D, n)`, a tensor or a list of it. None: zeros, or the carried
-            state.
-        mask: `(B, T)`, False where a step is passed over: the state is held there. None: the mask
-            that the inputs carry, if any.
-        training: Ignored; there is nothing to do differently.
-
-    Returns:
-        Outputs `(B, T, D)`, or `(B, D)` if `return_sequences=False`, in the compute dtype; with
-        `return_state` also x(T), `(B, D, n)`, in float32 at least.
+    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
 
     Raises:
         ValueError: if `n` is not a positive integer, `feedback` or `solver` is unknown, or the
@@ -80,13 +62,9 @@ class CoffeeLayer(Recurrence):
     """
 
     KIND = "nonlinear"
-    WEIGHTS = {
-        "transition": WeightSpec("Dn", "zeros", "stable"),
-        "gate": WeightSpec("Dn", "standard_normal"),
-        "readout": WeightSpec("Dn", "standard_normal"),
-        "input_matrix": WeightSpec("Dn", "standard_normal"),
-        "output_gate": WeightSpec("Dn", "standard_normal"),
-    }
+    WEIGHTS = dict.fromkeys(
+        ("transition", "gate", "readout", "input_matrix", "output_gate"), WeightSpec(("D", "n"))
+    )
 
     def __init__(
         self,
@@ -94,20 +72,45 @@ class CoffeeLayer(Recurrence):
         feedback: Feedback = "sigmoid",
         output_filter: bool = False,
         use_input_matrix: bool = False,
-        **kwargs: Any,
+        *,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        solver: str | solvers.Solver = "auto",
+        recompute: bool = False,
+        transition_initializer: Rule = "zeros",
+        transition_regularizer: Rule = None,
+        transition_constraint: Rule = "stable",
+        gate_initializer: Rule = "standard_normal",
+        gate_regularizer: Rule = None,
+        gate_constraint: Rule = None,
+        readout_initializer: Rule = "standard_normal",
+        readout_regularizer: Rule = None,
+        readout_constraint: Rule = None,
+        input_matrix_initializer: Rule = "standard_normal",
+        input_matrix_regularizer: Rule = None,
+        input_matrix_constraint: Rule = None,
+        output_gate_initializer: Rule = "standard_normal",
+        output_gate_regularizer: Rule = None,
+        output_gate_constraint: Rule = None,
+        **kwargs: Unpack[LayerOptions],
     ):
         if feedback not in FEEDBACKS:
             raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
-        self._optional = {"input_matrix": use_input_matrix, "output_gate": output_filter}
-        super().__init__(n, **kwargs)
-        self.feedback = feedback
+        super().__init__(**handed_on(locals(), "feedback", "output_filter", "use_input_matrix"))
+        self.feedback: Feedback = feedback
         self.output_filter = output_filter
         self.use_input_matrix = use_input_matrix
 
-    def weight_specs(self):
-        return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
+    def weight_specs(self) -> dict[str, WeightSpec]:
+        optional = {"input_matrix": self.use_input_matrix, "output_gate": self.output_filter}
+        return {k: spec for k, spec in self.WEIGHTS.items() if optional.get(k, True)}
 
-    def scan(self, inputs, initial_state, mask):
+    def scan(
+        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         return coffee_scan(
             inputs,
             **{name: getattr(self, name) for name in self.weight_specs()},
@@ -205,30 +208,22 @@ class CoffeeLayer(Recurrence):
         """The recurrence of the layer as it is now: its step and its Jacobian."""
         return CoffeeCell(**self._cell_weights(), feedback=self.feedback)
 
-    def _cell_weights(self):
+    def _cell_weights(self) -> dict[str, Tensor]:
         return {
             name: ops.cast(getattr(self, name), self.state_dtype)
             for name in self.weight_specs()
             if name not in ("readout", "output_gate")
         }
 
-    def _prepare(self, inputs, initial_state, mask):
-        """Inputs, state and mask for a look inside, checked, and with zeros at masked steps."""
-        inputs = ops.cast(inputs, self.state_dtype)
-        dim = self.transition.shape[0] if self.built else None
-        if len(inputs.shape) != 3 or inputs.shape[2] != dim:
-            raise ValueError(
-                f"{self.name!r} expects inputs (batch, time, features) with "
-                f"features = {dim or 'those that the layer is built for, by its first call'}, "
-                f"received shape {tuple(inputs.shape)}."
-            )
+    def _prepare(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Any, ...]:
+        """Inputs, state and mask for a look inside: what `call` gives to `scan`."""
+        inputs, mask = self.prepare(inputs, mask)
         if initial_state is None:
             initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        initial_state = ops.cast(single_state(initial_state), inputs.dtype)
-        mask = masking.as_mask(mask, inputs)
-        return masking.zero_masked(inputs, mask), initial_state, mask
+        (state,) = self.as_states(initial_state, inputs.shape[0])
+        return inputs, state, mask
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "feedback": self.feedback,

@@ -1,18 +1,52 @@
-"""Layers that list their weights."""
+"""Layers that list their weights, and save them by name."""
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import keras
 
 from keras_coffee import constraints, initializers
 
+# An initializer, a regularizer or a constraint, given as Keras takes it: by name, as an object or
+# its configuration. None is Keras' default initializer, no regularizer, no constraint.
+Rule = str | dict[str, Any] | Callable[..., Any] | None
+
+
+class LayerOptions(TypedDict, total=False):
+    """What every layer of Keras takes."""
+
+    name: str | None
+    dtype: str | keras.DTypePolicy | None
+    trainable: bool
+    activity_regularizer: Rule
+
 
 class WeightSpec(NamedTuple):
-    """A weight of a layer: the axes of its shape, and how it starts and is kept."""
+    """A weight in a layer's `WEIGHTS`.
 
-    axes: str  # "Dn" or "DD"
-    initializer: str
-    constraint: str | None = None
+    Args:
+        shape: Its axes. `"D"` is the number of features of the inputs; any other name is an
+            attribute of the layer, such as `"n"` or `"units"`; an integer is itself.
+        initializer: The default of `<name>_initializer`. None: Glorot's uniform one, as in Keras.
+        constraint: The default of `<name>_constraint`.
+
+    Example:
+        >>> WeightSpec(("D", "units"), "glorot_uniform").shape
+        ('D', 'units')
+    """
+
+    shape: tuple[str | int, ...]
+    initializer: Rule = None
+    constraint: Rule = None
+
+
+def handed_on(given: dict[str, Any], *own: str) -> dict[str, Any]:
+    """The arguments of an `__init__` for that of its base class, from its `locals()`.
+
+    Left out are its `own`, which the base class does not take.
+    """
+    left_out = {"self", "__class__", "kwargs", *own}
+    return {k: value for k, value in given.items() if k not in left_out} | given["kwargs"]
 
 
 class DeclaredWeights(keras.layers.Layer):
@@ -22,12 +56,12 @@ class DeclaredWeights(keras.layers.Layer):
     `<name>_constraint`, and becomes the attribute `<name>`.
     """
 
-    WEIGHTS: ClassVar[dict[str, WeightSpec]]
+    WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
 
     def __init__(self, **kwargs: Any):
         rules = {
             f"{name}_{kind}": module.get(kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None)))
-            for name, spec in self.weight_specs().items()
+            for name, spec in self.WEIGHTS.items()
             for kind, module in _RULES.items()
         }
         super().__init__(**kwargs)
@@ -36,14 +70,14 @@ class DeclaredWeights(keras.layers.Layer):
 
     def weight_specs(self) -> dict[str, WeightSpec]:
         """The weights that this layer has, in the order in which they are created and saved."""
-        return self.WEIGHTS
+        return dict(self.WEIGHTS)
 
-    def add_declared_weights(self, sizes: dict[str, int]) -> None:
-        """Creates the weights, given the length of each axis."""
+    def add_declared_weights(self, dim: int) -> None:
+        """Creates the weights for inputs of `dim` features."""
         for name, spec in self.weight_specs().items():
             weight = self.add_weight(
                 name=name,
-                shape=tuple(sizes[axis] for axis in spec.axes),
+                shape=tuple(self._length(axis, dim) for axis in spec.shape),
                 initializer=getattr(self, f"{name}_initializer"),
                 regularizer=getattr(self, f"{name}_regularizer"),
                 constraint=getattr(self, f"{name}_constraint"),
@@ -53,10 +87,38 @@ class DeclaredWeights(keras.layers.Layer):
             )
             setattr(self, name, weight)
 
-    def get_config(self):
+    def _length(self, axis: str | int, dim: int) -> int:
+        if axis == "D":
+            return dim
+        return getattr(self, axis) if isinstance(axis, str) else axis
+
+    def own_weights(self) -> dict[str, keras.Variable]:
+        """The weights by name, those made by `add_weight` included, but not those of sublayers.
+
+        Keras saves them by number: others of the same shape would fit.
+
+        Raises:
+            ValueError: if two have the same name.
+        """
+        numbered: dict[str, keras.Variable] = {}
+        super().save_own_variables(numbered)
+        named = {weight.name: weight for weight in numbered.values()}
+        if len(named) < len(numbered):
+            names = [weight.name for weight in numbered.values()]
+            raise ValueError(
+                f"{self.name!r} has the weights {names}. Files know them by name: give each "
+                "`add_weight` a name of its own."
+            )
+        return named
+
+    def save_own_variables(self, store: Any) -> None:
+        for name, weight in self.own_weights().items():
+            store[name] = weight
+
+    def get_config(self) -> dict[str, Any]:
         rules = {
             f"{name}_{kind}": keras.saving.serialize_keras_object(getattr(self, f"{name}_{kind}"))
-            for name in self.weight_specs()
+            for name in self.WEIGHTS
             for kind in _RULES
         }
         return {**super().get_config(), **rules}

@@ -1,12 +1,15 @@
 """An image read as a sequence, in four directions."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self, Unpack
 
 import keras
 from keras import ops
 
-from keras_coffee._typing import Tensor
+from keras_coffee._typing import Shape, Tensor
+from keras_coffee.layers.arguments import check_real
+from keras_coffee.layers.declared_weights import LayerOptions
 
 DIRECTIONS = ("rows", "columns", "rows_reversed", "columns_reversed")
 
@@ -66,7 +69,7 @@ class FourDirections(keras.layers.Layer):
         self,
         layer: keras.layers.Layer,
         copies: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         _check_layer(layer)
         super().__init__(**kwargs)
@@ -78,17 +81,17 @@ class FourDirections(keras.layers.Layer):
             with keras.saving.CustomObjectScope({type(layer).__name__: type(layer)}):
                 setattr(self, direction, keras.saving.deserialize_keras_object(own))
 
-    def _copies(self):
+    def _copies(self) -> list[keras.layers.Layer]:
         return [getattr(self, direction) for direction in DIRECTIONS]
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         for copy, shape in zip(self._copies(), self._sequence_shapes(input_shape), strict=True):
             if not copy.built:
                 copy.build(shape)
         axes = dict(enumerate(input_shape[1:], start=1))
         self.input_spec = keras.InputSpec(ndim=len(input_shape), axes=axes)
 
-    def _sequence_shapes(self, shape):
+    def _sequence_shapes(self, shape: Any) -> Sequence[Shape]:
         if len(shape) not in (3, 4) or None in shape[1:]:
             raise ValueError(
                 f"{self.name!r} expects images (batch, height, width) or (batch, height, width, "
@@ -101,7 +104,7 @@ class FourDirections(keras.layers.Layer):
         factor = channels[0] if channels else 1
         return 2 * [(batch, height, width * factor), (batch, width, height * factor)]
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         # A copy, because the images' own tensor may carry a mask, which the rows alone would see.
         rows = _steps(ops.copy(inputs))
         columns = _steps(ops.swapaxes(inputs, 1, 2))
@@ -110,23 +113,25 @@ class FourDirections(keras.layers.Layer):
         outputs = [_last(copy, sequence) for copy, sequence in pairs]
         return ops.concatenate([ops.cast(x, self.compute_dtype) for x in outputs], axis=-1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         pairs = zip(self._copies(), self._sequence_shapes(input_shape), strict=True)
         return input_shape[0], sum(_width(copy, shape) for copy, shape in pairs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         # Each copy's own, because parts of one may be frozen.
         copies = {direction: _configuration(getattr(self, direction)) for direction in DIRECTIONS}
         return {**super().get_config(), "layer": json.loads(self._layer), "copies": copies}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         with keras.saving.CustomObjectScope(custom_objects or {}):
             layer = keras.saving.deserialize_keras_object(config["layer"])
             return cls(**{**config, "layer": layer})
 
 
-def _check_layer(layer):
+def _check_layer(layer: Any) -> None:
     if not isinstance(layer, keras.layers.Layer):
         raise TypeError(
             f"`layer` must be a Keras layer, such as CoffeeLayer(n=2), received {layer!r}."
@@ -140,12 +145,12 @@ def _check_layer(layer):
             )
 
 
-def _configuration(layer):
+def _configuration(layer: keras.layers.Layer) -> Any:
     """What Keras saves of a layer, without what ties it to a shape or to other objects."""
     return _untied(keras.saving.serialize_keras_object(layer))
 
 
-def _untied(config):
+def _untied(config: Any) -> Any:
     if isinstance(config, list):
         return [_untied(entry) for entry in config]
     if not isinstance(config, dict):
@@ -160,7 +165,7 @@ def _untied(config):
     return config
 
 
-def _renamed(configuration, direction):
+def _renamed(configuration: dict[str, Any], direction: str) -> dict[str, Any]:
     arguments = configuration["config"]
     arguments["name"] = f"{direction}_{arguments['name']}"
     if "return_sequences" in arguments:
@@ -176,20 +181,21 @@ def _steps(images: Tensor) -> Tensor:
     return ops.reshape(images, (ops.shape(images)[0], length, dim * channels))
 
 
-def _width(layer, shape):
+def _width(layer: keras.layers.Layer, shape: Shape) -> int:
     """The features of a layer's last output, for sequences of a shape."""
     outputs = layer.compute_output_spec(keras.KerasTensor(shape))
     _check_outputs(layer, outputs)
     return outputs.shape[-1]
 
 
-def _last(layer, sequence):
+def _last(layer: keras.layers.Layer, sequence: Tensor) -> Tensor:
     outputs = layer(sequence)
     _check_outputs(layer, outputs)
+    check_real(f"The output of {layer.name!r}", outputs)
     return outputs[:, -1] if len(outputs.shape) == 3 else outputs
 
 
-def _check_outputs(layer, outputs):
+def _check_outputs(layer: keras.layers.Layer, outputs: Any) -> None:
     shapes = [tuple(x.shape) for x in keras.tree.flatten(outputs)]
     if len(shapes) != 1 or len(shapes[0]) not in (2, 3):
         raise ValueError(

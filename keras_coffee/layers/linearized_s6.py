@@ -1,15 +1,19 @@
 """The layer between S6 and COFFEE: step 1 of the paper."""
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
-from keras_coffee.layers.declared_weights import WeightSpec
-from keras_coffee.layers.recurrence import Recurrence
+from keras_coffee import solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
+from keras_coffee.layers.state_space import StateSpaceLayer
 from keras_coffee.ops.selective_scan import selective_scan
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
-class LinearizedS6Layer(Recurrence):
+class LinearizedS6Layer(StateSpaceLayer):
     """S6 linearized: the step size looks at the input, everything else is constant.
 
         Δ(k) = σ(W_D u(k))
@@ -22,33 +26,15 @@ class LinearizedS6Layer(Recurrence):
 
     Args:
         n: States per feature, a positive integer.
-        return_sequences: If False, only the last output is returned.
-        return_state: If True, the final state is returned too, `(outputs, state)`.
-        go_backwards: If True, time runs backwards; outputs come in that order.
-        stateful: If True, the state at the end of a batch is where the next batch starts, until
-            `reset_state()`. The batch size must be known. The state is saved with the layer.
-        zero_output_for_mask: If True, the output of a masked step is zero, and not the one before.
         solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
-            `Sequential` or `Associative` of `keras_coffee.solvers`. docs/solvers.md says when
-            which is faster.
-        recompute: If True, training keeps about √T states instead of T, and computes the others
-            again when it needs them. No effect on values. For the sequential solver only.
-        <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight, an object
-            of Keras or its name. Besides Keras' names there are `"standard_normal"` (initializer)
-            and `"stable"` (constraint to [-2, 0]); `transition_constraint=None` turns it off.
+            `Sequential` or `Associative` of `keras_coffee.solvers`.
+        return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
+            for `RecurrentLayer`.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
+            `transition_constraint=None` lets λ leave [-2, 0].
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    Call arguments:
-        inputs: u, `(B, T, D)`. B and T may be unknown.
-        initial_state: x(0), `(B, D, n)`, a tensor or a list of it. None: zeros, or the carried
-            state.
-        mask: `(B, T)`, False where a step is passed over: the state is held there. None: the mask
-            that the inputs carry, if any.
-        training: Ignored; there is nothing to do differently.
-
-    Returns:
-        Outputs `(B, T, D)`, or `(B, D)` if `return_sequences=False`, in the compute dtype; with
-        `return_state` also x(T), `(B, D, n)`, in float32 at least.
+    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
 
     Raises:
         ValueError: if `n` is not a positive integer, `solver` is unknown, or the inputs are not
@@ -65,13 +51,42 @@ class LinearizedS6Layer(Recurrence):
     """
 
     WEIGHTS = {
-        "transition": WeightSpec("Dn", "zeros", "stable"),
-        "input_matrix": WeightSpec("Dn", "standard_normal"),
-        "readout": WeightSpec("Dn", "standard_normal"),
-        "step_projection": WeightSpec("DD", "standard_normal"),
+        "transition": WeightSpec(("D", "n")),
+        "input_matrix": WeightSpec(("D", "n")),
+        "readout": WeightSpec(("D", "n")),
+        "step_projection": WeightSpec(("D", "D")),
     }
 
-    def scan(self, inputs, initial_state, mask):
+    def __init__(
+        self,
+        n: int,
+        *,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        solver: str | solvers.Solver = "auto",
+        recompute: bool = False,
+        transition_initializer: Rule = "zeros",
+        transition_regularizer: Rule = None,
+        transition_constraint: Rule = "stable",
+        input_matrix_initializer: Rule = "standard_normal",
+        input_matrix_regularizer: Rule = None,
+        input_matrix_constraint: Rule = None,
+        readout_initializer: Rule = "standard_normal",
+        readout_regularizer: Rule = None,
+        readout_constraint: Rule = None,
+        step_projection_initializer: Rule = "standard_normal",
+        step_projection_regularizer: Rule = None,
+        step_projection_constraint: Rule = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**handed_on(locals()))
+
+    def scan(
+        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         return selective_scan(
             inputs,
             delta=ops.sigmoid(self.project(inputs, self.step_projection)),

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.arguments import at_least_float32, positive_integer
+from keras_coffee.layers.arguments import at_least_float32, check_real, positive_integer
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
 # Differences are brought near 1 before they are squared. These powers of two leave their squares
@@ -107,6 +107,7 @@ class SoftminLogits(keras.layers.Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         self._check_shape(inputs.shape)
+        check_real(f"The input of {self.name!r}", inputs)
         if self.last is not None:
             inputs = inputs[..., -self.last :, :]
         table = self.embedding.table()

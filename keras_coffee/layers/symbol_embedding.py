@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_coffee import constraints, initializers
 from keras_coffee._typing import Tensor, is_integer
-from keras_coffee.layers.arguments import at_least_float32, positive_integer
+from keras_coffee.layers.arguments import at_least_float32, check_real, positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -97,6 +97,7 @@ class SymbolEmbedding(keras.layers.Layer):
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Tensor) -> Tensor:
+        check_real(f"The symbols for {self.name!r}", inputs)
         symbols = _comparable(inputs)
         inside = ops.logical_and(symbols >= 0, symbols < self.vocabulary_size)
         rows = ops.cast(ops.where(inside, symbols, ops.zeros_like(symbols)), "int32")

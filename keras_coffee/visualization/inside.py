@@ -44,7 +44,7 @@ def follow(model: keras.Model, inputs: Any, layer: CoffeeLayer | str | None) -> 
         raise ValueError("There is nothing to draw: `inputs` hold no sequence.")
     features, mask, state = _layer_inputs(model, layer, batches)
     if state is None:
-        state = layer.states[0] if layer.stateful else layer.get_initial_state(len(features))[0]
+        (state,) = layer.states or layer.get_initial_state(len(features))
     if layer.go_backwards:
         features, mask = (ops.flip(x, axis=1) for x in (features, mask))
     states, gates = layer.trajectory(features, state, mask)

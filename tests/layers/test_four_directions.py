@@ -444,3 +444,14 @@ def test_a_layer_must_lead_to_vectors():
             layer(IMAGES)
         with pytest.raises(ValueError, match="must return one tensor .*received the shapes"):
             layer.compute_output_shape(SHAPE)
+
+
+@keras.saving.register_keras_serializable()
+class Turned(keras.layers.Layer):
+    def call(self, inputs):
+        return ops.cast(inputs, "complex64") * 1j
+
+
+def test_a_layer_with_complex_outputs_is_refused():
+    with pytest.raises(TypeError, match="The output of .* must be real, received dtype complex64"):
+        FourDirections(Turned())(np.ones((2, 4, 5), "float32"))

@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 from recurrent import CHOSEN, SHAPE, make, random_inputs, randomized, to_numpy
 from rounding import assert_within
-from scans import precision
+from scans import differentiate, precision, widened
 
 from keras_coffee import CoffeeLayer
 from keras_coffee.datasets import InductionHead
@@ -75,6 +75,39 @@ def test_only_inputs_outputs_and_products_of_matrices_are_rounded(name, policy):
             to_numpy(ops.cast(actual, state)), bound, part, 32 * UNIT[compute]
         )
         assert undecided < 0.5
+
+
+LOOKS = {
+    "trajectory": lambda layer, *given: layer.trajectory(*given)[0],
+    "solve": lambda layer, *given: layer.solve(*given).states,
+    "newton": lambda layer, *given: layer.solve(*given, solver="newton").states,
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_inside_sees_what_the_layer_sees(look, low_policy):
+    # The inputs, rounded to the compute dtype.
+    layer = randomized(make("coffee-input-matrix", dtype=low_policy))
+    arrays = {"inputs": INPUTS, "initial_state": random_inputs(BATCH, DIM, layer.n, seed=1)}
+    arrays |= {weight.name: to_numpy(ops.cast(weight, "float32")) for weight in layer.weights}
+    mask = np.arange(LENGTH) < [[LENGTH], [LENGTH - 2]]
+
+    def final_state(inputs, initial_state, **weights):
+        values = [(weight, weights[weight.name]) for weight in layer.weights]
+        with keras.StatelessScope(values):
+            return LOOKS[look](layer, inputs, initial_state, mask)[:, -1]
+
+    by_final = random_inputs(BATCH, DIM, layer.n, seed=2)
+    (actual,), gradients = differentiate(final_state, arrays, [by_final])
+    wide = {name: widened(array) for name, array in arrays.items()}
+    (_, exact), by = layer_oracle.run(layer, wide, (np.zeros(SHAPE), widened(by_final)), mask)
+    # A solver stops within its tolerance, eight units, at every step.
+    tolerance = 8 * LENGTH if look == "newton" else 0
+    pairs = [("final state", actual, exact)]
+    pairs += [(name, gradients[name], by[name]) for name in arrays if name != "readout"]
+    for name, a, e in pairs:
+        e.error = e.error + tolerance * abs(e.value).max()
+        assert assert_within(a, e, name, 0.1) < 0.5
 
 
 def test_handed_over_states_are_not_rounded(name, low_policy):

@@ -1,5 +1,7 @@
 """What the recurrent layers have in common, and each one's equation."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from recurrent import (
     WITH_S6,
     chosen_with,
     expected,
+    make,
     random_inputs,
     randomized,
 )
@@ -291,14 +294,62 @@ def test_units_are_told_apart_from_n(layer_class, n):
         layer_class(*n, units=3)
 
 
+USES = {
+    "call": lambda layer, inputs, state: layer(inputs, initial_state=state),
+    "advance": lambda layer, inputs, state: layer.advance(inputs, state),
+    "step": lambda layer, inputs, state: layer.step(inputs[:, 0], state),
+    "trajectory": lambda layer, inputs, state: layer.trajectory(inputs, state),
+    "solve": lambda layer, inputs, state: layer.solve(inputs, state),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_is_complex_is_refused(use, name):
+    # A cast would silently drop the imaginary part.
+    layer = randomized(make(name))
+    if not hasattr(layer, use.replace("call", "__call__")):
+        pytest.skip("CoffeeLayer has it alone")
+    inputs, state = random_inputs(*SHAPE), random_inputs(2, 3, 4)
+    with pytest.raises(TypeError, match="`inputs` of .* must be real, received dtype complex64"):
+        USES[use](layer, 1j * inputs, state)
+    with pytest.raises(TypeError, match="`initial_state` must be real, received dtype complex64"):
+        USES[use](layer, inputs, 1j * state)
+
+
 def test_unknown_feedback_is_an_error():
     with pytest.raises(ValueError, match="`feedback` must be one of .*'sigmoid'.*'tanh'"):
         CoffeeLayer(2, feedback="tanh")
 
 
-def test_a_weight_that_the_layer_lacks_has_no_arguments():
-    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*output_gate_initializer"):
-        CoffeeLayer(2, output_gate_initializer="ones")
+def test_arguments_of_a_weight_that_the_layer_lacks_are_ignored():
+    # As Keras' own layers take `bias_initializer` with `use_bias=False`.
+    layer = CoffeeLayer(2, output_gate_initializer="ones")
+    layer.build((None, None, 3))
+    assert [weight.name for weight in layer.weights] == ["transition", "gate", "readout"]
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_every_argument_is_in_the_signature(layer_class):
+    # For completion and type checkers. Keras' own three are typed, by `LayerOptions`.
+    named = set(inspect.signature(layer_class).parameters) - {"kwargs"}
+    assert named | {"name", "dtype", "trainable"} == set(layer_class(2).get_config())
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_a_layer_without_n_says_what_to_do(layer_class):
+    name = layer_class.__name__
+    for arguments in ({}, {"return_state": True}):
+        with pytest.raises(TypeError, match=rf"{name} needs `n`, .* for example {name}\(n=8\)"):
+            layer_class(**arguments)
+
+
+def test_a_subclass_may_choose_its_own_arguments():
+    class Wide(CoffeeLayer):
+        def __init__(self, units=2):
+            super().__init__(n=units)
+
+    assert [Wide().n, Wide(units=3).n] == [2, 3]
 
 
 def test_nan_inputs_come_out_as_nan(chosen):

@@ -3,10 +3,12 @@
 import copy
 import pickle
 import re
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import saved_models
 from recurrent import LAYERS, SHAPE, WITH_LINEARIZED_S6, make, random_inputs, randomized, to_numpy
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
@@ -278,3 +280,25 @@ def test_weights_for_another_n_are_refused(name, tmp_path):
     other = type(layer).from_config({**layer.get_config(), "n": 8})
     with pytest.raises(ValueError, match=r"(?s)\(3, 8\).*[(\[]3, 4[)\]]"):
         model_of(other).load_weights(tmp_path / "model.weights.h5")
+
+
+# Files of before.
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize("name", saved_models.MODELS)
+def test_files_of_before_load_and_give_the_outputs_of_then(name):
+    exact = np.load(DATA / "outputs.npz")[name]
+    whole = keras.models.load_model(DATA / f"{name}.keras", compile=False)
+    filled = saved_models.MODELS[name]()
+    filled.load_weights(DATA / f"{name}.weights.h5")
+    for model in (whole, filled):
+        outputs = to_numpy(model(saved_models.inputs(name)))
+        np.testing.assert_allclose(outputs, exact, rtol=0, atol=1e-5 * abs(exact).max())
+
+
+def test_files_of_before_name_their_distance():
+    # Whatever is the default of today.
+    model = keras.models.load_model(DATA / "symbols.keras", compile=False)
+    assert model.layers[-1].distance == "euclidean"

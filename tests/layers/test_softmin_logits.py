@@ -494,3 +494,9 @@ def test_one_symbol_has_nothing_to_be_compared_with():
 def test_an_empty_batch_has_empty_logits():
     embedding = SymbolEmbedding(5, 3)
     assert tuple(SoftminLogits(embedding)(np.zeros((0, 4, 3), "float32")).shape) == (0, 4, 5)
+
+
+def test_complex_vectors_are_refused():
+    layer = SoftminLogits(SymbolEmbedding(4, 3))
+    with pytest.raises(TypeError, match="The input of .* must be real, received dtype complex64"):
+        layer(np.ones((2, 5, 3), "complex64"))

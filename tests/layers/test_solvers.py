@@ -138,7 +138,9 @@ def test_solve():
         np.testing.assert_allclose(
             to_numpy(solution.states), to_numpy(expected), rtol=1e-5, atol=1e-5
         )
-    with pytest.raises(ValueError, match=r"expects inputs \(batch, time, features\).*3, received"):
+    with pytest.raises(
+        ValueError, match=r"must have shape \(batch, time, 3\).*received \(4, 20, 2\)"
+    ):
         layer.solve(x[..., :2])
 
 

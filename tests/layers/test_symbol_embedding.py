@@ -292,3 +292,9 @@ def test_trains_when_compiled(unit_symbol):
     model.compile("sgd", "mse", jit_compile=True)
     symbols = np.arange(8).reshape(2, 4) % 5
     assert np.isfinite(model.train_on_batch(symbols, np.zeros((2, 4, 3))))
+
+
+def test_complex_symbols_are_refused():
+    symbols = ops.convert_to_tensor(np.ones((2, 5), "complex64"))
+    with pytest.raises(TypeError, match="The symbols for .* must be real, received dtype complex6"):
+        SymbolEmbedding(4, 3)(symbols)

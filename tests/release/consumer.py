@@ -11,7 +11,16 @@ from keras_coffee.datasets import InductionHead
 from keras_coffee.layers import FourDirections, SoftminLogits, SymbolEmbedding
 from keras_coffee.solvers import Elk, Newton
 
-layer = CoffeeLayer(n=8, solver=Newton(), output_filter=True, name="context")
+layer = CoffeeLayer(
+    n=8,
+    output_filter=True,
+    solver=Newton(),
+    return_sequences=True,
+    gate_initializer="ones",
+    readout_constraint=keras.constraints.MaxNorm(1.0),
+    name="context",
+    dtype="mixed_bfloat16",
+)
 assert_type(layer, CoffeeLayer)
 assert_type(S6Layer(4, solver="associative"), S6Layer)
 assert_type(LinearizedS6Layer(4), LinearizedS6Layer)
@@ -25,6 +34,11 @@ assert_type(keras_coffee.__version__, str)
 
 # Mistakes are errors: were they none, strict mypy would call these comments unused.
 CoffeeLayer("eight")  # type: ignore[arg-type]
+CoffeeLayer(n=8, return_sequence=False)  # type: ignore[call-arg]
+CoffeeLayer(n=8, return_sequences="no")  # type: ignore[arg-type]
+CoffeeLayer(n=8, gate_initializer=3)  # type: ignore[arg-type]
+CoffeeLayer(n=8, trainable="no")  # type: ignore[arg-type]
+S6Layer(4, units=3)  # type: ignore[call-arg]
 CoffeeLayer(n=8, feedback="sigmoidal")  # type: ignore[arg-type]
 SoftminLogits(symbols, distance="manhattan")  # type: ignore[arg-type]
 S6Layer()  # type: ignore[call-arg]

@@ -1,0 +1,445 @@
+"""What the recurrent layers share: the surface of Keras' own recurrent layers."""
+
+import abc
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_coffee import backend, solvers
+from keras_coffee._typing import Shape, Tensor
+from keras_coffee.layers import arguments
+from keras_coffee.layers.declared_weights import DeclaredWeights
+from keras_coffee.ops import masking
+from keras_coffee.ops.arguments import as_parameter
+
+
+class StateSpec(NamedTuple):
+    """One state of a recurrence.
+
+    Args:
+        shape: Its shape without the axis of the batch.
+        dtype: Its dtype, for example `"complex64"`. None: the layer's `state_dtype`.
+
+    Example:
+        >>> StateSpec((3, 4)).shape
+        (3, 4)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
+
+class RecurrentLayer(DeclaredWeights, abc.ABC):
+    """A recurrence over time as a layer: `(B, T, D)` to `(B, T, F)`, or to the last `(B, F)`.
+
+    Masks, states, statefulness, both directions, streaming and saving are done here, as in Keras'
+    recurrent layers. A subclass says what its states are (`state_specs`) and how wide its outputs
+    (`output_size`), and computes in `scan`. It lists its weights in `WEIGHTS`, or makes them in
+    `build` by `add_weight`, each with a name of its own, by which files know it.
+
+    Args:
+        return_sequences: If False, only the last output is returned. Defaults to True.
+        return_state: If True, the final states are returned too, `(outputs, *states)`.
+        go_backwards: If True, time runs backwards; outputs come in that order.
+        stateful: If True, the states at the end of a batch are where the next batch starts, until
+            `reset_state()`. The batch size must be known. The states are saved with the layer.
+        zero_output_for_mask: If True, masked steps output zeros instead of repeating the previous
+            output.
+        solver: `"auto"`, `"sequential"`, a name of a solver that is parallel in time, or a solver
+            of `keras_coffee.solvers`. All find the same states; docs/solvers.md says when which
+            is faster.
+        recompute: If True, training keeps about √T states instead of T, and computes the others
+            again when it needs them. No effect on values. For the sequential solver only.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight in
+            `WEIGHTS`, an object of Keras or its name. Besides Keras' names there are
+            `"standard_normal"` and `"s4d_real"` (initializers) and `"stable"` (constraint to
+            [-2, 0]).
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
+
+    Call arguments:
+        inputs: u, `(B, T, D)`. B and T may be unknown.
+        initial_state: A tensor, or a list of one for each state. None: zeros, or the carried
+            states.
+        mask: `(B, T)`, False where a step is passed over: the states are held there. None: the
+            mask that the inputs carry, if any.
+        training: Ignored; there is nothing to do differently.
+        inputs_mask: Set by Keras where the inputs carry a mask and an initial state is given too.
+            Pass `mask` yourself.
+
+    Returns:
+        Outputs `(B, T, F)`, or `(B, F)` if `return_sequences=False`, in the compute dtype; with
+        `return_state` also the final states, in float32 at least.
+
+    Raises:
+        ValueError: if `solver` is unknown, or the inputs are not `(B, T, D)`.
+        TypeError: if the inputs are complex, or an initial state of a real state is.
+
+    Example:
+        >>> class Leaky(RecurrentLayer):
+        ...     WEIGHTS = {"decay": WeightSpec(("D",), keras.initializers.Constant(0.9))}
+        ...
+        ...     def state_specs(self, dim):
+        ...         return [StateSpec((dim,))]
+        ...
+        ...     def output_size(self, dim):
+        ...         return dim
+        ...
+        ...     def scan(self, inputs, initial_state, mask):
+        ...         decay = ops.broadcast_to(self.decay, ops.shape(inputs))
+        ...         if mask is not None:
+        ...             decay = ops.where(mask[..., None], decay, 1.0)
+        ...         states = linear_scan(decay, inputs, initial_state=initial_state)
+        ...         return states, states[:, -1]
+        >>> Leaky()(np.ones((2, 5, 3))).shape
+        (2, 5, 3)
+    """
+
+    # Whether it is linear in its state, which decides what can solve it.
+    KIND: ClassVar[solvers.Kind] = "linear"
+
+    def __init__(
+        self,
+        *,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        solver: str | solvers.Solver = "auto",
+        recompute: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        # Keras would round an initial state to the compute dtype; `call` casts what is to be cast.
+        self.autocast = False
+        self.supports_masking = True
+        self.return_sequences = return_sequences
+        self.return_state = return_state
+        self.go_backwards = go_backwards
+        self.stateful = stateful
+        self.zero_output_for_mask = zero_output_for_mask
+        found = solvers.get(solver, self.KIND, recompute=recompute)
+        self.solver = solver if isinstance(solver, str) else found
+        self.recompute = recompute
+        self._carried: list[keras.Variable] = []
+
+    # What a subclass says.
+
+    @abc.abstractmethod
+    def state_specs(self, dim: int) -> list[StateSpec]:
+        """The states, for inputs of `dim` features. Asked before the layer is built, too."""
+
+    @abc.abstractmethod
+    def output_size(self, dim: int) -> int:
+        """The length of the last axis of the outputs, for inputs of `dim` features."""
+
+    @abc.abstractmethod
+    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        """The recurrence itself, from the first step given to the last.
+
+        Args:
+            inputs: `(B, T, D)`, in `state_dtype`, with zeros at masked steps.
+            initial_state: The state before the first step: a tensor, or a list if there are
+                several. None: zeros.
+            mask: `(B, T)`, booleans. At a step that is False the states must be held and the
+                output repeated, and be zero before the first step that counts, as the functions
+                of `keras_coffee.ops` do.
+
+        Returns:
+            Outputs `(B, T, F)` and the final state: a tensor, or a list if there are several.
+        """
+
+    # Building.
+
+    def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
+        batch, _, dim = arguments.sequence_shape(type(self).__name__, inputs_shape)
+        self.add_declared_weights(dim)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
+        self._dim = dim
+        specs = self.state_specs(dim)
+        self.state_size = [spec.shape for spec in specs]
+        if self.stateful:
+            self._carried = self._build_states(batch, specs)
+
+    def _build_states(self, batch: int | None, specs: list[StateSpec]) -> list[keras.Variable]:
+        if batch is None:
+            raise ValueError(
+                f"{self.name!r} is stateful and keeps a state for each sequence of a batch, so the "
+                "size of the batch must be known. Give it as keras.Input(batch_shape=(batch, time, "
+                "features))."
+            )
+        # Weights like the others: so every backend carries them through compiled steps and saves
+        # them.
+        return [
+            self.add_weight(
+                name="state" if len(specs) == 1 else f"state_{i}",
+                shape=(batch, *spec.shape),
+                dtype=self._dtype_of(spec),
+                initializer="zeros",
+                trainable=False,
+                autocast=False,
+            )
+            for i, spec in enumerate(specs)
+        ]
+
+    # States.
+
+    @property
+    def state_dtype(self) -> str:
+        """The dtype that the recurrence runs in, and of its real states: float32 at least."""
+        return "float64" if self.compute_dtype == "float64" else "float32"
+
+    @property
+    def states(self) -> list[keras.Variable] | None:
+        """The states carried from batch to batch, or None if there are none."""
+        return list(self._carried) or None
+
+    def get_initial_state(self, batch_size: int) -> list[Tensor]:
+        """The states before the first step, zeros, in a list as Keras has it."""
+        return [
+            ops.zeros((batch_size, *spec.shape), self._dtype_of(spec))
+            for spec in self._built_specs()
+        ]
+
+    def reset_state(self) -> None:
+        """Sets the carried states to zeros. Nothing happens if the layer is not stateful."""
+        for state in self._carried:
+            state.assign(ops.zeros(state.shape, state.dtype))
+
+    reset_states = reset_state
+
+    def _dtype_of(self, spec: StateSpec) -> str:
+        return spec.dtype or self.state_dtype
+
+    def _built_specs(self) -> list[StateSpec]:
+        if not self.built:
+            raise ValueError(
+                f"The features of {self.name!r} are not known yet. Call or build the layer first."
+            )
+        return self.state_specs(self._dim)
+
+    def as_states(self, given: Any, batch: int | None) -> list[Tensor]:
+        """States that came as a tensor or a list, checked, each in its dtype."""
+        specs = self._built_specs()
+        states = list(given) if isinstance(given, (list, tuple)) else [given]
+        if len(states) != len(specs):
+            has = "one state" if len(specs) == 1 else f"{len(specs)} states"
+            shapes = ", ".join(str(("batch", *spec.shape)) for spec in specs).replace("'", "")
+            raise ValueError(f"{self.name!r} has {has}, {shapes}, received {len(states)}.")
+        return [
+            as_parameter(state, "initial_state", (batch, *spec.shape), self._dtype_of(spec))
+            for state, spec in zip(states, specs, strict=True)
+        ]
+
+    # Saving. `DeclaredWeights` saves weights by name, the carried states among them.
+
+    def load_own_variables(self, store: Any) -> None:
+        weights = self.own_weights()
+        carried = [weights.pop(state.name) for state in self._carried]
+        # States are not part of the match: a stateless layer takes the weights of a stateful one
+        # and the other way round, and a layer for another batch starts from zeros.
+        saved = {key for key in store.keys() if not re.fullmatch(r"state(_\d+)?", key)}
+        if saved != set(weights):
+            raise ValueError(
+                f"{self.name!r} has the weights {list(weights)}, but {sorted(saved)} were saved. "
+                "Give the layer the arguments that it was saved with, and call or build it before."
+            )
+        for key, weight in weights.items():
+            weight.assign(store[key])
+        for state in carried:
+            fits = state.name in store.keys() and store[state.name].shape == tuple(state.shape)
+            state.assign(store[state.name] if fits else ops.zeros(state.shape, state.dtype))
+
+    # Running.
+
+    def call(
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | Sequence[Tensor] | None = None,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+        inputs_mask: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        mask = inputs_mask if mask is None else mask
+        outputs, final = self._run(inputs, self._initial_states(inputs, initial_state), mask)
+        for carried, state in zip(self._carried, final, strict=False):  # none, or all
+            # A copy, since compiled steps may reuse the variable's memory while the caller holds
+            # the state that is returned.
+            carried.assign(ops.copy(ops.stop_gradient(state)))
+        if not self.return_sequences:
+            outputs = outputs[:, -1]
+        return (outputs, *final) if self.return_state else outputs
+
+    def _initial_states(self, inputs: Tensor, given: Any) -> list[Tensor] | None:
+        if self._carried:
+            self._check_carried_states(inputs.shape[0], self._carried[0].shape[0])
+        if given is not None:
+            return self.as_states(given, inputs.shape[0])
+        # Copies, since the variables change before a gradient is computed.
+        return [ops.copy(state.value) for state in self._carried] or None
+
+    def _check_carried_states(self, batch: int | None, size: int) -> None:
+        if backend.is_converted_to_onnx():
+            raise ValueError(
+                f"{self.name!r} is stateful, and ONNX has nothing to keep a state in: every call "
+                "of the file would start from the same one. Export the model with "
+                "return_state=True and initial_state=, and hand the state on."
+            )
+        if batch not in (None, size):
+            received = batch if isinstance(batch, int) else "unknown size"
+            raise ValueError(
+                f"{self.name!r} is stateful and keeps a state for a batch of {size} sequences, "
+                f"received a batch of {received}. Drop batches of another size, or build a layer "
+                "for this one."
+            )
+
+    def prepare(self, inputs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What `scan` sees of inputs and mask: rounded to the compute dtype, zeros where masked.
+
+        Raises:
+            ValueError: if the layer is not built, or a shape does not fit.
+            TypeError: if the inputs are complex.
+        """
+        self._built_specs()
+        inputs = ops.convert_to_tensor(inputs)
+        if len(inputs.shape) != 3 or inputs.shape[-1] != self._dim:
+            raise ValueError(
+                f"`inputs` of {self.name!r} must have shape (batch, time, {self._dim}), time being "
+                f"1 for a single step, received {tuple(inputs.shape)}."
+            )
+        arguments.check_real(f"`inputs` of {self.name!r}", inputs)
+        inputs = ops.cast(ops.cast(inputs, self.compute_dtype), self.state_dtype)
+        mask = masking.as_mask(mask, inputs)
+        # The ops replace what stands at masked steps too, but only after some layers have
+        # projected it.
+        return masking.zero_masked(inputs, mask), mask
+
+    def _run(
+        self, inputs: Tensor, states: list[Tensor] | None, mask: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Outputs in the compute dtype and the final states, in the order of processing."""
+        inputs, mask = self.prepare(inputs, mask)
+        if self.go_backwards:
+            inputs = ops.flip(inputs, axis=1)
+            mask = None if mask is None else ops.flip(mask, axis=1)
+        initial = states[0] if states is not None and len(states) == 1 else states
+        outputs, final = self.scan(inputs, initial, mask)
+        arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
+        if self.zero_output_for_mask:
+            outputs = masking.zero_masked(outputs, mask)
+        final = list(final) if isinstance(final, (list, tuple)) else [final]
+        return ops.cast(outputs, self.compute_dtype), final
+
+    def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Inputs times a weight. A product of matrices is what the compute dtype is there for."""
+        low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
+        # `ops.matmul` computes float64 in float32 on PyTorch.
+        return ops.cast(ops.einsum("btd,dk->btk", *low), inputs.dtype)
+
+    # Streaming.
+
+    def advance(self, inputs: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Some steps of a stream, in the order of time.
+
+        Args:
+            inputs: u, `(B, K, D)` for K steps.
+            state: The state before them: that of the call before, or
+                `layer.get_initial_state(B)`. A tensor, or a list of one for each state.
+            mask: `(B, K)`, False where a step is passed over.
+
+        Returns:
+            Outputs of all these steps, `(B, K, F)`, and the state after them, a tensor, or a list
+            if there are several, whatever `return_sequences` and `return_state` say. The carried
+            states of a stateful layer are neither read nor changed.
+
+        Raises:
+            ValueError: if the layer goes backwards or is not built, or a shape does not fit.
+            TypeError: if the inputs are complex.
+        """
+        self.check_stream()
+        inputs = ops.convert_to_tensor(inputs)
+        outputs, final = self._run(inputs, self.as_states(state, inputs.shape[0]), mask)
+        return outputs, final[0] if len(final) == 1 else final
+
+    def check_stream(self) -> None:
+        """Raises ValueError if the layer needs more than the present and the past."""
+        if self.go_backwards:
+            raise ValueError(
+                f"{self.name!r} goes backwards: its first output needs the last input, so it can't "
+                "follow a stream."
+            )
+
+    def step(self, inputs_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One step of a stream: `advance` without the axis of time.
+
+        Args:
+            inputs_t: u(k), `(B, D)`.
+            state: The state before it; for the first step `layer.get_initial_state(B)`.
+
+        Returns:
+            Outputs y(k), `(B, F)`, and the state after the step.
+
+        Raises:
+            ValueError: if the layer goes backwards, or a shape does not fit.
+        """
+        outputs, state = self.advance(ops.expand_dims(inputs_t, 1), state)
+        return outputs[:, 0], state
+
+    # What Keras asks.
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+        mask = None
+        if self.return_sequences and previous_mask is not None:
+            mask = keras.tree.flatten(previous_mask)[0]
+        if mask is not None and self.go_backwards:
+            # The outputs come in the order of processing, and so does their mask.
+            mask = ops.flip(mask, axis=1)
+        return [mask, *(None for _ in self.state_size)] if self.return_state else mask
+
+    def compute_output_shape(
+        self, inputs_shape: Shape, initial_state_shape: Any = None
+    ) -> Shape | tuple[Shape, ...]:
+        batch, length, dim = arguments.sequence_shape(type(self).__name__, inputs_shape)
+        size = self.output_size(dim)
+        outputs = (batch, length, size) if self.return_sequences else (batch, size)
+        if not self.return_state:
+            return outputs
+        return (outputs, *((batch, *spec.shape) for spec in self.state_specs(dim)))
+
+    def compute_output_spec(
+        self,
+        inputs: keras.KerasTensor,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool | None = None,
+        inputs_mask: Any = None,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+        shapes = self.compute_output_shape(inputs.shape)
+        if not self.return_state:
+            return keras.KerasTensor(shapes, self.compute_dtype)
+        states = (self._dtype_of(spec) for spec in self.state_specs(inputs.shape[-1]))
+        dtypes = self.compute_dtype, *states
+        return tuple(keras.KerasTensor(*pair) for pair in zip(shapes, dtypes, strict=True))
+
+    def get_config(self) -> dict[str, Any]:
+        solver = self.solver
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in _FLAGS},
+            "solver": (
+                solver if isinstance(solver, str) else keras.saving.serialize_keras_object(solver)
+            ),
+        }
+
+
+_FLAGS = (
+    "return_sequences",
+    "return_state",
+    "go_backwards",
+    "stateful",
+    "zero_output_for_mask",
+    "recompute",
+)

@@ -1,0 +1,51 @@
+"""What the state-space layers share: features, and states of each feature."""
+
+import inspect
+from typing import Any, Self
+
+from keras_coffee.layers import arguments
+from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
+
+
+class StateSpaceLayer(RecurrentLayer):
+    """A recurrent layer in which each of D features has n states of its own.
+
+    The state is one tensor `(B, D, n)`, and as many features come out as go in. A subclass lists
+    its `WEIGHTS` and computes in `scan`.
+
+    Args:
+        n: States per feature, a positive integer.
+        **kwargs: As for `RecurrentLayer`.
+
+    Raises:
+        TypeError: if `n` is missing, or `units` is given.
+        ValueError: if `n` is not a positive integer.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        taken = inspect.signature(cls.__init__).parameters
+        if "units" in kwargs and "units" not in taken:
+            raise TypeError(
+                f"{cls.__name__} has no `units`: as many features come out as go in. Pass `n`, the "
+                "states of each feature, and put a keras.layers.Dense(units) in front for another "
+                "width."
+            )
+        if "n" in taken and not args and "n" not in kwargs:
+            raise TypeError(
+                f"{cls.__name__} needs `n`, the number of states of each feature, for example "
+                f"{cls.__name__}(n=8)."
+            )
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, n: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.n = arguments.positive_integer("n", n)
+
+    def state_specs(self, dim: int) -> list[StateSpec]:
+        return [StateSpec((dim, self.n))]
+
+    def output_size(self, dim: int) -> int:
+        return dim
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "n": self.n}
