@@ -124,15 +124,20 @@ def _c_nbytes(shape: Shape, mode: str) -> int:
     return c_reference.Coffee(shape, keeps=mode == "training").nbytes
 
 
-def _of_peer(name: str) -> Callable[..., Any]:
-    def make(shape, mode):
+def _of_peer(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`make(peers, shape, mode)`, where the packages of others are installed."""
+
+    def found(shape, mode):
         try:
-            peers = importlib.import_module("torch_peers")
-            return getattr(peers, name)(shape, mode)
+            return make(importlib.import_module("torch_peers"), shape, mode)
         except ImportError as error:
             raise Unavailable(f"{error}; it comes with the extra `bench`") from None
 
-    return make
+    return found
+
+
+def _mambapy(peers: Any, shape: Shape, mode: str) -> Callable[..., Any]:
+    return _compiled(s6_by(peers.mambapy_scan()), mode)
 
 
 def all_rows() -> list[Row]:
@@ -163,7 +168,7 @@ def all_rows() -> list[Row]:
             compiled = _of(_ours(False), jit_compile=True)
             coffee.insert(2, row(f"{OURS}, in a graph under XLA", COFFEE, compiled, modes=training))
         case "torch":
-            pararnn = _of_peer("pararnn")
+            pararnn = _of_peer(lambda peers, shape, mode: peers.pararnn(shape, mode))
             coffee.append(row("pararnn", COFFEE, pararnn, loops=True, may_miss=True))
-            s6.append(row("mambapy", S6, _of_peer("mambapy")))
+            s6.append(row("mambapy", S6, _of_peer(_mambapy)))
     return coffee + s6 + keras_layers

@@ -1,4 +1,4 @@
-"""What to know of a recurrence before it is solved in parallel."""
+"""Diagnostics that tell whether a recurrence is worth solving in parallel."""
 
 from typing import Any
 
@@ -8,13 +8,14 @@ from keras import ops
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells import Cell
+from keras_coffee.cells.masked import masked
 from keras_coffee.layers import CoffeeLayer
 from keras_coffee.ops import nonlinear_scan
 from keras_coffee.solvers.algebra import Dense
 from keras_coffee.solvers.residual import previous_states
 
 
-def predictability(
+def layer_lyapunov_exponent(
     layer: CoffeeLayer,
     inputs: Tensor,
     initial_state: Tensor | None = None,
@@ -43,7 +44,7 @@ def predictability(
     Example:
         >>> layer = CoffeeLayer(n=2, gate_initializer="zeros", transition_initializer="ones")
         >>> outputs = layer(np.ones((1, 8, 3)))
-        >>> round(predictability(layer, np.ones((1, 8, 3))), 4)  # ln 1.5, a gate of 1/2 and λ = 1
+        >>> round(layer_lyapunov_exponent(layer, np.ones((1, 8, 3))), 4)  # ln 1.5: gate 1/2, λ = 1
         0.4055
 
     Reference:
@@ -83,14 +84,21 @@ def lyapunov_exponent(
         ValueError, TypeError: as `keras_coffee.ops.nonlinear_scan`.
     """
     states = nonlinear_scan(cell, inputs, initial_state, mask=mask, solver="sequential").states
+    if mask is not None:
+        mask = ops.cast(ops.convert_to_tensor(mask), "bool")
+    # The identity at a masked step: it leaves the direction of a difference as it is.
+    cell, inputs = masked(cell, inputs, mask)
     jacobian = cell.jacobian(previous_states(ops.convert_to_tensor(initial_state), states), inputs)
     if cell.structure == "dense":
         stretches = _stretches(jacobian)
     else:
         stretches = ops.convert_to_numpy(ops.abs(jacobian))
-    counts = np.ones(stretches.shape[:2], bool) if mask is None else np.array(mask, bool)
+    if mask is None:
+        stretches = stretches.reshape(-1, *stretches.shape[2:])
+    else:
+        stretches = stretches[ops.convert_to_numpy(mask)]
     with np.errstate(divide="ignore"):
-        return float(np.log(stretches[counts]).mean(axis=0).max())
+        return float(np.log(stretches).mean(axis=0).max())
 
 
 def _stretches(jacobian):
@@ -123,7 +131,8 @@ def check_jacobian(cell: Cell, state: Tensor, inputs: Any) -> float:
         larger.
 
     Raises:
-        ValueError: if a difference is beyond what rounding explains, or is NaN.
+        ValueError: if a difference is beyond what rounding explains, or the Jacobian or the step
+            gives NaN or infinity.
 
     Example:
         >>> from keras_coffee.cells import ElmanCell
@@ -134,33 +143,55 @@ def check_jacobian(cell: Cell, state: Tensor, inputs: Any) -> float:
     state = ops.convert_to_tensor(state)
     start = ops.convert_to_numpy(state)
     own = ops.convert_to_numpy(cell.jacobian(state, inputs))
+    _check_finite(cell, "Jacobian", own)
     expected = _full(own, start.shape, cell.structure)
-    epsilon = np.finfo(start.dtype).eps
-    distance = epsilon ** (1 / 3)
-    worst = 0.0
+    epsilon, scale = np.finfo(start.dtype).eps, max(1.0, abs(expected).max())
+    worst, excess = 0.0, 0.0
     for k in range(expected.shape[-1]):
-        move = np.zeros(start[0].size, start.dtype)
-        move[k] = distance
-        pair = [start + sign * move.reshape(start.shape[1:]) for sign in (1, -1)]
-        ahead, behind = (
-            ops.convert_to_numpy(cell.step(ops.convert_to_tensor(x), inputs)) for x in pair
-        )
-        width = (pair[0] - pair[1]).reshape(len(start), -1)[:, k : k + 1]
-        slope = (ahead - behind).reshape(len(start), -1) / width
-        worst = max(worst, abs(slope - expected[..., k]).max())
-    worst = float(worst / max(1.0, abs(expected).max()))
-    if not worst <= _ROUNDING * epsilon ** (2 / 3):
+        slope, rounding = _slope(cell, start, inputs, k)
+        difference = abs(slope - expected[..., k]) / scale
+        worst = max(worst, difference.max())
+        allowed = _ROUNDING * epsilon ** (2 / 3) + rounding / scale
+        excess = max(excess, (difference - allowed).max())
+    if excess > 0:
         raise ValueError(
             f"The Jacobian of {type(cell).__name__} differs by {worst:.2g}, relative to its "
             "largest element, from finite differences of its step. Element [..., i, j] is the "
             "derivative of element i of the new state by element j of the old one; if the "
             'structure is "diagonal", no element may depend on another.'
         )
-    return worst
+    return float(worst)
 
 
 # The error of a central difference at the best distance is of the order epsilon^(2/3).
 _ROUNDING = 100
+
+
+def _slope(cell, start, inputs, k):
+    """The new state's derivative by element k of the old one, `(B, S)`, and its rounding error."""
+    flat, epsilon = start.reshape(len(start), -1), np.finfo(start.dtype).eps
+    pair = [flat.copy(), flat.copy()]
+    # Far from zero a small move would be lost in rounding.
+    move = np.maximum(epsilon ** (1 / 3), 8 * epsilon * abs(flat[:, k])).astype(start.dtype)
+    pair[0][:, k] += move
+    pair[1][:, k] -= move
+    width = pair[0][:, k : k + 1] - pair[1][:, k : k + 1]
+    ahead, behind = (
+        ops.convert_to_numpy(cell.step(ops.convert_to_tensor(x.reshape(start.shape)), inputs))
+        for x in pair
+    )
+    _check_finite(cell, "step", ahead, behind)
+    size = np.maximum(abs(flat), abs(ahead.reshape(flat.shape))).max(axis=1, keepdims=True)
+    return (ahead - behind).reshape(flat.shape) / width, 8 * epsilon * size / width
+
+
+def _check_finite(cell, what, *arrays):
+    for name, is_bad in (("NaN", np.isnan), ("infinity", np.isinf)):
+        if any(is_bad(x).any() for x in arrays):
+            raise ValueError(
+                f"The {what} of {type(cell).__name__} gives {name} at these states and inputs. "
+                "Differences can only be compared where all numbers are finite."
+            )
 
 
 def _full(jacobian, shape, structure):

@@ -6,7 +6,7 @@ from recurrences import CASES
 
 from keras_coffee import CoffeeLayer, S6Layer
 from keras_coffee.cells import AffineCell
-from keras_coffee.diagnostics import lyapunov_exponent, predictability
+from keras_coffee.diagnostics import layer_lyapunov_exponent, lyapunov_exponent
 
 
 def test_exponent_of_a_constant_decay():
@@ -37,20 +37,37 @@ def test_exponent_of_a_long_trajectory(name):
     assert abs(actual - expected) < 0.02 * max(1, abs(expected))
 
 
-def test_predictability_of_a_layer_leaves_masked_steps_out():
+@pytest.mark.parametrize("junk", [0.5, np.nan])
+@pytest.mark.parametrize("name", CASES)
+def test_masked_steps_do_not_count_and_do_not_turn_the_direction(name, junk):
+    case = CASES[name](60)
+    cell = case.cell(*[ops.cast(w, "float32") for w in case.weights.values()])
+    inputs, state = (x.astype("float32") for x in (case.inputs, case.initial_state))
+    mask = np.ones(inputs.shape[:2], bool)
+    mask[:, [0, 7, 8, 9, 30]] = False
+    expected = lyapunov_exponent(cell, ops.convert_to_tensor(inputs[:, mask[0]]), state)
+    inputs[~mask] = junk
+    for given in (mask, ops.convert_to_tensor(mask), mask.tolist()):
+        found = lyapunov_exponent(cell, ops.convert_to_tensor(inputs), state, given)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_exponent_of_a_layer_leaves_masked_steps_out():
     layer = CoffeeLayer(2, transition_initializer="zeros", gate_initializer="ones")
     inputs = np.random.default_rng(0).normal(size=(2, 40, 3)).astype("float32")
     layer.build(inputs.shape)
     layer.transition.assign(np.full((3, 2), -1.0))
     mask = np.ones((2, 40), bool)
     mask[:, 30:] = False
-    expected = predictability(layer, inputs[:, :30])
+    expected = layer_lyapunov_exponent(layer, inputs[:, :30])
     assert expected < 0
-    np.testing.assert_allclose(predictability(layer, inputs, mask=mask), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        layer_lyapunov_exponent(layer, inputs, mask=mask), expected, rtol=1e-5
+    )
 
 
 def test_other_layers_and_layers_that_are_not_built():
     with pytest.raises(TypeError, match="`layer` must be a CoffeeLayer, received S6Layer"):
-        predictability(S6Layer(2), np.ones((1, 2, 3)))
+        layer_lyapunov_exponent(S6Layer(2), np.ones((1, 2, 3)))
     with pytest.raises(ValueError, match="not known yet. Call or build the layer first"):
-        predictability(CoffeeLayer(2), np.ones((1, 2, 3)))
+        layer_lyapunov_exponent(CoffeeLayer(2), np.ones((1, 2, 3)))

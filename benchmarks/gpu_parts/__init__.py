@@ -1,1 +1,1 @@
-"""What gpu_check.py is made of."""
+"""What gpu_check.py times."""

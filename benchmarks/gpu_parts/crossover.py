@@ -1,92 +1,100 @@
 """From how many channels and steps on the kernels that are parallel in time win."""
 
+import contextlib
 import functools
 import itertools
 import math
+from collections.abc import Callable, Iterator
 
-from gpu_parts import checking, problems
-from gpu_parts.journal import Journal, LeftOut
-from gpu_parts.problems import COFFEE, INFERENCE, S6, TRAINING, Case
+from gpu_parts import clock, scans
+from gpu_parts.limits import COFFEE, INFERENCE, S6, TRAINING
+from gpu_parts.log import Log
 
+KINDS = "sequential", "parallel"
 CHANNELS, LENGTHS = (1, 16, 64, 256, 1024, 4096), (256, 1024, 4096, 16384)
-DRY_CHANNELS, DRY_LENGTHS = (1, 2), (3, 5)
-# Newton's iterations are more for larger gates.
-CASES = (
-    *((COFFEE, 8, 0.5), (COFFEE, 8, 2.0), (COFFEE, 1, 0.5)),
-    *((S6, 8, None), (S6, 1, None)),
-)
-DRY_CASES = ((COFFEE, 2, 0.5), (S6, 2, None))
-# What `gpu_kernels.kind` looks at, of each recurrence.
+DRY_CHANNELS, DRY_LENGTHS = (1,), (3, 5)
+# Recurrence, n, and the scale of COFFEE's gates: the larger, the more iterations Newton needs.
+CASES = (COFFEE, 8, 0.5), (COFFEE, 8, 2.0), (COFFEE, 1, 0.5), (S6, 8, 0.5), (S6, 1, 0.5)
+# What the rule for each recurrence looks at beside T.
 UNIT = {COFFEE: "states", S6: "pairs"}
+MODES = INFERENCE, TRAINING
 
 
-def points(dry: bool):
-    """The grid."""
-    channels, lengths = (DRY_CHANNELS, DRY_LENGTHS) if dry else (CHANNELS, LENGTHS)
-    for case, length, pairs in itertools.product(DRY_CASES if dry else CASES, lengths, channels):
-        family, n, scale = case
-        yield {
-            **{"family": family, "n": n, "gate_scale": scale, "length": length},
-            **{"pairs": pairs, "states": pairs * n},
-        }
+# PRIVATE. The one place that knows how PyTorch chooses between its kernels for a GPU: nothing
+# public does. On a CPU there is no choice, and `forced` changes nothing.
 
 
-def shape_of(point: dict) -> tuple:
-    dim = min(16, point["pairs"])
-    return point["pairs"] // dim, point["length"], dim, point["n"]
-
-
-def run(journal: Journal, kernels, on_device, seconds_of, deadline: float, dry: bool) -> None:
-    """Times both kernels over the grid, then says where the one or the other should run."""
-    for point in points(dry):
-        scale = point["gate_scale"]
-        gates = "" if scale is None else f", gate scale {scale:g}"
-        where = f"B·D = {point['pairs']}, T = {point['length']}"
-        name = f"crossover, {point['family']}, n = {point['n']}{gates}, {where}"
-        work = functools.partial(compare, journal, kernels, on_device, seconds_of, point)
-        journal.run(name, work, deadline, part="torch", section="crossover", **point)
-    for family in UNIT:
-        name = f"rule, {family}"
-        work = functools.partial(rule, journal, family)
-        journal.run(name, work, math.inf, part="torch", section="rule", family=family)
-
-
-def compare(journal: Journal, kernels, on_device, seconds_of, point: dict) -> dict:
-    """Milliseconds of both kernels, forward and forward with backward."""
-    family = point["family"]
-    case = Case(family, gate_scale=point["gate_scale"] or 0.5)
-    problem = problems.problem(case, shape_of(point))
-    tensors, grads = on_device(problem)
-    found: dict = {}
-    for mode, x in itertools.product((INFERENCE, TRAINING), kernels):
-        checking.must_be_right(journal, "torch", x, family, mode)
-        keep = problems.keep_of(mode, point["length"])
-        call = functools.partial(x.step, family, keep, tensors, grads, problem.options)
-        found.setdefault(mode, []).append(1e3 * seconds_of(call, 0.03))
-    return {"ms": found}
-
-
-def rule(journal: Journal, family: str) -> dict:
-    """The best bounds for `gpu_kernels.kind`, and what they and those it has now lose."""
+def _chooser():
     from keras_coffee.backend.torch import gpu_kernels
 
-    points = [x for x in journal.values("crossover") if x["family"] == family]
-    if not points:
-        raise LeftOut("nothing was timed")
-    unit = UNIT[family]
+    return gpu_kernels
+
+
+@contextlib.contextmanager
+def forced(kind: str) -> Iterator[None]:
+    """Scans take the sequential or the parallel kernel, whatever their shape."""
+    module, usual = _chooser(), _chooser().kind
+    module.kind = lambda *_: kind
+    try:
+        yield
+    finally:
+        module.kind = usual
+
+
+def chosen(point: dict) -> str:
+    """The kernel that a scan takes today."""
+    name = {COFFEE: "coffee", S6: "selective"}[point["family"]]
+    return _chooser().kind(name, point["length"], point["pairs"], point["n"])
+
+
+# End of what is private.
+
+
+def run(log: Log, is_dry: bool, until: float) -> None:
+    """Times both kernels over the grid, then says where the one or the other should run."""
+    found: dict[str, list[dict]] = {COFFEE: [], S6: []}
+    for point in points(is_dry):
+        name = ", ".join(
+            f"{key} {x}" for key, x in point.items() if key not in ("family", "states")
+        )
+        work = functools.partial(_compare, point, found[point["family"]])
+        log.run(f"crossover, {point['family']}, {name}", work, until, section="crossover", **point)
+    for family, timed in found.items():
+        if timed:
+            work = functools.partial(rule, timed, UNIT[family])
+            log.run(f"rule, {family}", work, math.inf, section="rule", family=family)
+
+
+def points(is_dry: bool) -> Iterator[dict]:
+    lengths, channels = (DRY_LENGTHS, DRY_CHANNELS) if is_dry else (LENGTHS, CHANNELS)
+    for (family, n, scale), length, pairs in itertools.product(CASES, lengths, channels):
+        point = {"family": family, "n": n, "gate_scale": scale, "length": length}
+        yield point | {"pairs": pairs, "states": pairs * n}
+
+
+def _compare(point: dict, found: list[dict]) -> dict:
+    """Milliseconds of both kernels in each mode."""
+    dim = min(16, point["pairs"])
+    shape = point["pairs"] // dim, point["length"], dim, point["n"]
+    arrays = scans.arrays(point["family"], shape, point["gate_scale"])
+    scan = scans.public(point["family"], solver="sequential")
+    times = {mode: [_milliseconds(scan, arrays, mode, x) for x in KINDS] for mode in MODES}
+    found.append(point | {"ms": times})
+    return {"ms": times}
+
+
+def _milliseconds(scan: Callable, arrays: list, mode: str, kind: str) -> float | None:
+    with forced(kind):
+        times = clock.milliseconds(scans.bound(scan, arrays, mode), 0.03)
+    return times["ms"] or times["called_ms"]
+
+
+def rule(points: list[dict], unit: str) -> dict:
+    """The best bounds, and what they and today's choice lose."""
     least, most = best_bounds(points, unit)
-
-    def now(x):
-        name = "coffee" if family == COFFEE else "selective"
-        return gpu_kernels.kind(name, x["length"], x["pairs"], x["n"]) == "parallel"
-
-    return {
-        "unit": unit,
-        "least_length": least,
-        "most": most,
-        "loss": loss(points, lambda x: x["length"] >= least and x[unit] <= most),
-        "loss_now": loss(points, now),
-    }
+    best = loss(points, lambda x: x["length"] >= least and x[unit] <= most)
+    now = loss(points, lambda x: chosen(x) == "parallel")
+    return {"unit": unit, "least_length": least, "most": most, "loss": best, "loss_now": now}
 
 
 def best_bounds(points: list[dict], unit: str) -> tuple[int, int]:
@@ -96,18 +104,15 @@ def best_bounds(points: list[dict], unit: str) -> tuple[int, int]:
     """
     lengths = sorted({x["length"] for x in points})
     sizes = sorted({x[unit] for x in points})
-    bounds = [(0, 0), *itertools.product(lengths, sizes)]
 
-    def lost(bound):
+    def lost(bound: tuple[int, int]) -> float:
         return loss(points, lambda x: x["length"] >= bound[0] and x[unit] <= bound[1])
 
-    return min(bounds, key=lost)
+    return min([(0, 0), *itertools.product(lengths, sizes)], key=lost)
 
 
-def loss(points: list[dict], is_parallel) -> float:
+def loss(points: list[dict], is_parallel: Callable[[dict], bool]) -> float:
     """By how much a choice is slower than the better kernel of each point, by geometric mean."""
-    logs = []
-    for x, mode in itertools.product(points, (INFERENCE, TRAINING)):
-        times = x["ms"][mode]
-        logs.append(math.log(times[bool(is_parallel(x))] / min(times)))
+    times = [(x["ms"][mode], is_parallel(x)) for x in points for mode in MODES]
+    logs = [math.log(pair[chosen] / min(pair)) for pair, chosen in times]
     return math.exp(sum(logs) / len(logs)) - 1

@@ -3,7 +3,6 @@
 from keras_coffee.solvers.associative import Associative as Associative
 from keras_coffee.solvers.choice import Kind as Kind
 from keras_coffee.solvers.choice import choose as choose
-from keras_coffee.solvers.choice import fastest as fastest
 from keras_coffee.solvers.choice import get as get
 from keras_coffee.solvers.elk import Elk as Elk
 from keras_coffee.solvers.newton import Newton as Newton

@@ -19,8 +19,8 @@ _BY_NAME: dict[Kind, dict[str, type[Solver]]] = {
     "nonlinear": {"sequential": Sequential, "newton": Newton, "elk": Elk},
 }
 # Estimates from counts of kernel launches and of bytes moved, which docs/solvers.md has; nothing
-# was timed on an accelerator. T steps are T launches and a parallel scan some 60 log2 T, and from
-# some number of states on its forty times as many bytes decide.
+# was timed on an accelerator. T steps are T launches and a parallel scan takes about 60 log2 T;
+# with more than 2^13 states it loses, because it moves forty times as many bytes.
 _LONG, _FEW = 2048, 2**13
 
 
@@ -60,14 +60,11 @@ def _get(identifier, kind):
     )
 
 
-def fastest(
-    kind: Kind, framework: str, device: str, length: int | None, states: int | None
-) -> Solver:
-    """What `"auto"` stands for.
+def fastest(kind: Kind, device: str, length: int | None, states: int | None) -> Solver:
+    """What `"auto"` stands for. For every layer that is the sequential solver.
 
     Args:
         kind: Whether the recurrence is linear in its state.
-        framework: Name of the backend.
         device: `"cpu"`, `"gpu"` or `"tpu"`.
         length: T, or None if it is not known.
         states: States of a whole batch, B·D·n, or None if not known.
@@ -97,5 +94,4 @@ def choose(
         return solver
     unknown = batch is None or states_per_sequence is None
     states = None if unknown else batch * states_per_sequence
-    device = backend.device_kind(inputs)
-    return fastest(kind, keras.config.backend(), device, length, states)
+    return fastest(kind, backend.device_kind(inputs), length, states)

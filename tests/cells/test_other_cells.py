@@ -78,6 +78,59 @@ def test_check_jacobian_finds_what_is_wrong(name, structure):
             check_jacobian(Wrong(cell, structure), state, inputs[:, 0])
 
 
+@dataclasses.dataclass(frozen=True)
+class Spoilt:
+    """A cell that gives a bad number in its step or its Jacobian, at one element."""
+
+    cell: object
+    what: str
+    number: float
+    structure: str = "diagonal"
+
+    def step(self, state, inputs):
+        return self._spoil("step", self.cell.step(state, inputs))
+
+    def jacobian(self, state, inputs):
+        return self._spoil("Jacobian", self.cell.jacobian(state, inputs))
+
+    def _spoil(self, what, x):
+        array = ops.convert_to_numpy(x).copy()
+        array[(-1,) * array.ndim] = self.number if what == self.what else array.flat[-1]
+        return ops.convert_to_tensor(array)
+
+
+@pytest.mark.parametrize(("number", "word"), [(np.nan, "NaN"), (-np.inf, "infinity")])
+@pytest.mark.parametrize("what", ["step", "Jacobian"])
+def test_check_jacobian_says_what_is_not_finite(what, number, word):
+    _, cell, inputs, state = cell_and_tensors("coffee")
+    with pytest.raises(ValueError, match=f"The {what} of Spoilt gives {word} at these states"):
+        check_jacobian(Spoilt(cell, what, number), state, inputs[:, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [3e3, 1e6])
+def test_check_jacobian_of_large_states_allows_for_their_rounding(dtype, size):
+    with precision(dtype):
+        generator = np.random.default_rng(0)
+        decay, drive = (ops.convert_to_tensor(generator.normal(size=(3, 4)), dtype) for _ in "ab")
+        state = ops.convert_to_tensor(size * generator.normal(size=(3, 4)), dtype)
+        check_jacobian(AffineCell(), state, (decay, drive))
+        with pytest.raises(ValueError, match="The Jacobian of Negated differs by .* from finite"):
+            check_jacobian(Negated(AffineCell()), state, (decay, drive))
+
+
+@dataclasses.dataclass(frozen=True)
+class Negated:
+    cell: object
+    structure: str = "diagonal"
+
+    def step(self, state, inputs):
+        return self.cell.step(state, inputs)
+
+    def jacobian(self, state, inputs):
+        return -self.cell.jacobian(state, inputs)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_masked_step_is_the_identity(name):
     with precision("float64"):

@@ -6,25 +6,21 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee.solvers import Associative, Newton, Sequential
+from keras_coffee.solvers.choice import fastest
 
-FRAMEWORKS = pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
 
-
-@FRAMEWORKS
 @pytest.mark.parametrize("kind", ["linear", "nonlinear"])
 @pytest.mark.parametrize(("length", "states"), [(10, 10), (10**6, 4), (None, None)])
-def test_on_a_cpu_always_sequential(kind, framework, length, states):
-    assert solvers.fastest(kind, framework, "cpu", length, states) == Sequential()
+def test_on_a_cpu_always_sequential(kind, length, states):
+    assert fastest(kind, "cpu", length, states) == Sequential()
 
 
-@FRAMEWORKS
 @pytest.mark.parametrize("device", ["gpu", "tpu"])
 @pytest.mark.parametrize(("length", "states"), [(10, 10), (10**6, 4), (None, None)])
-def test_nonlinear_recurrences_always_sequential(framework, device, length, states):
-    assert solvers.fastest("nonlinear", framework, device, length, states) == Sequential()
+def test_nonlinear_recurrences_always_sequential(device, length, states):
+    assert fastest("nonlinear", device, length, states) == Sequential()
 
 
-@FRAMEWORKS
 @pytest.mark.parametrize("device", ["gpu", "tpu"])
 @pytest.mark.parametrize(
     ("length", "states", "expected"),
@@ -37,8 +33,8 @@ def test_nonlinear_recurrences_always_sequential(framework, device, length, stat
         (2048, None, Sequential()),
     ],
 )
-def test_linear_recurrences_on_accelerators(framework, device, length, states, expected):
-    assert solvers.fastest("linear", framework, device, length, states) == expected
+def test_linear_recurrences_on_accelerators(device, length, states, expected):
+    assert fastest("linear", device, length, states) == expected
 
 
 def test_auto_here():
