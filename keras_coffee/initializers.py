@@ -68,6 +68,82 @@ class S4DReal(keras.initializers.Initializer):
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
+class RingDecay(keras.initializers.Initializer):
+    """Spreads the radii of complex decays over a ring, uniformly in area.
+
+        |λ|² ~ U[r_min², r_max²),   ν = log(-log |λ|),   so that |λ| = exp(-e^ν)
+
+    Args:
+        r_min: Smallest radius, at least 0.
+        r_max: Largest radius, at most 1.
+        seed: As of `StandardNormal`. Defaults to `None`.
+
+    Raises:
+        ValueError: unless 0 ≤ r_min < r_max ≤ 1.
+
+    Example:
+        >>> radius = np.exp(-np.exp(RingDecay(0.9, 0.999, seed=0)((100,))))
+        >>> bool((radius > 0.89).all() and (radius < 1).all())
+        True
+
+    Reference:
+        A. Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", 2023,
+        lemma 3.2.
+    """
+
+    def __init__(self, r_min: float = 0.0, r_max: float = 1.0, seed: Any = None) -> None:
+        if not 0 <= r_min < r_max <= 1:
+            raise ValueError(
+                f"A ring needs 0 ≤ r_min < r_max ≤ 1, received r_min={r_min} and r_max={r_max}."
+            )
+        self.r_min, self.r_max = r_min, r_max
+        self._uniform = keras.initializers.RandomUniform(r_min**2, r_max**2, seed=seed)
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        # Neither end of [0, 1] has a finite ν.
+        square = ops.clip(self._uniform(shape, dtype), 1e-12, 1 - 1e-6)
+        return ops.log(-0.5 * ops.log(square))
+
+    def get_config(self) -> dict[str, Any]:
+        seed = self._uniform.get_config()["seed"]
+        return {"r_min": self.r_min, "r_max": self.r_max, "seed": seed}
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class RingPhase(keras.initializers.Initializer):
+    """Spreads the phases of complex decays evenly.
+
+        φ ~ U[0, max_phase),   θ = log φ
+
+    Args:
+        max_phase: Largest phase, positive. Defaults to 2π.
+        seed: As of `StandardNormal`. Defaults to `None`.
+
+    Raises:
+        ValueError: unless `max_phase` is positive.
+
+    Example:
+        >>> bool((np.exp(RingPhase(0.1, seed=0)((100,))) < 0.1).all())
+        True
+
+    Reference:
+        As of `RingDecay`, section 3.4.
+    """
+
+    def __init__(self, max_phase: float = 2 * np.pi, seed: Any = None) -> None:
+        if not max_phase > 0:
+            raise ValueError(f"`max_phase` must be positive, received {max_phase}.")
+        self.max_phase = float(max_phase)
+        self._uniform = keras.initializers.RandomUniform(0.0, self.max_phase, seed=seed)
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        return ops.log(ops.maximum(self._uniform(shape, dtype), 1e-6 * self.max_phase))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"max_phase": self.max_phase, "seed": self._uniform.get_config()["seed"]}
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
 class OrthonormalSymbols(keras.initializers.RandomUniform):
     """Draws one vector per symbol, orthonormal where the features suffice.
 

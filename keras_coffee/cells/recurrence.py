@@ -19,8 +19,9 @@ def tensors_of(
     """A cell without its tensors, and these in a list."""
     recurrence = Recurrence(cell, state, inputs)
     leaves = [*keras.tree.flatten(inputs), *([] if mask is None else [mask])]
-    weights = [ops.convert_to_tensor(w) for w in _weights(cell)]
-    return recurrence, [*leaves, *weights, *keras.tree.flatten(state)]
+    states = keras.tree.flatten(state)
+    weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in _weights(cell)]
+    return recurrence, [*leaves, *weights, *states]
 
 
 class Recurrence:
@@ -141,13 +142,24 @@ class _Template:
             )
         fields = _fields(cell)
         self.cell_class: Any = type(cell)
-        self.tensors = tuple(name for name, value in fields.items() if _is_tensor(value))
-        self.cells = {k: _Template(v) for k, v in fields.items() if isinstance(v, Cell)}
+        self.tensors: tuple[str, ...] = tuple(
+            name for name, value in fields.items() if _is_tensor(value)
+        )
+        self.cells: dict[str, _Template] = {
+            k: _Template(v) for k, v in fields.items() if isinstance(v, Cell)
+        }
         parts = (*self.tensors, *self.cells)
-        self.options = {name: value for name, value in fields.items() if name not in parts}
-        self.count = len(self.tensors) + sum(part.count for part in self.cells.values())
+        self.options: dict[str, Any] = {
+            name: value for name, value in fields.items() if name not in parts
+        }
+        self.count: int = len(self.tensors) + sum(part.count for part in self.cells.values())
         cells = tuple((name, part.key) for name, part in self.cells.items())
-        self.key = self.cell_class, self.tensors, tuple(self.options.items()), cells
+        self.key: tuple[Any, ...] = (
+            self.cell_class,
+            self.tensors,
+            tuple(self.options.items()),
+            cells,
+        )
 
     def build(self, tensors: Iterator[Tensor]) -> Any:
         own = {name: next(tensors) for name in self.tensors}
@@ -168,6 +180,13 @@ def _weights(cell: Any) -> Tensors:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, keras.Variable) or hasattr(value, "dtype")
+
+
+def _in_dtype_of(state: Tensor, weight: Tensor) -> Tensor:
+    """A real weight in the precision of the state: files and policies may have it in another."""
+    own, wide = (keras.backend.standardize_dtype(x.dtype) for x in (weight, state))
+    wide = {"complex64": "float32", "complex128": "float64"}.get(wide, wide)
+    return ops.cast(weight, wide) if "float" in own and own != wide else weight
 
 
 class _Structure:

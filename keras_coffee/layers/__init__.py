@@ -4,6 +4,8 @@ from keras_coffee.layers.coffee import CoffeeLayer as CoffeeLayer
 from keras_coffee.layers.declared_weights import WeightSpec as WeightSpec
 from keras_coffee.layers.four_directions import FourDirections as FourDirections
 from keras_coffee.layers.linearized_s6 import LinearizedS6Layer as LinearizedS6Layer
+from keras_coffee.layers.lru import LRU as LRU
+from keras_coffee.layers.min_gru import MinGRU as MinGRU
 from keras_coffee.layers.recurrent import RecurrentLayer as RecurrentLayer
 from keras_coffee.layers.recurrent import StateSpec as StateSpec
 from keras_coffee.layers.s6 import S6Layer as S6Layer

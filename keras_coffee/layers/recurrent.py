@@ -10,10 +10,12 @@ from keras import ops
 
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Shape, Tensor
+from keras_coffee.cells.cell import Cell
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import DeclaredWeights
 from keras_coffee.ops import masking
 from keras_coffee.ops.arguments import as_parameter
+from keras_coffee.ops.cell_scan import cell_scan
 
 
 class StateSpec(NamedTuple):
@@ -78,6 +80,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         TypeError: if the inputs are complex, or an initial state of a real state is.
 
     Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class LeakyCell(Cell):
+        ...     decay: Any
+        ...     structure = "diagonal"
+        ...
+        ...     def step(self, state, inputs):
+        ...         return ops.tanh(self.decay * state + inputs)
         >>> class Leaky(RecurrentLayer):
         ...     WEIGHTS = {"decay": WeightSpec(("D",), keras.initializers.Constant(0.9))}
         ...
@@ -88,11 +97,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         ...         return dim
         ...
         ...     def scan(self, inputs, initial_state, mask):
-        ...         decay = ops.broadcast_to(self.decay, ops.shape(inputs))
-        ...         if mask is not None:
-        ...             decay = ops.where(mask[..., None], decay, 1.0)
-        ...         states = linear_scan(decay, inputs, initial_state=initial_state)
-        ...         return states, states[:, -1]
+        ...         return self.run_cell(LeakyCell(self.decay), inputs, initial_state, mask)
         >>> Leaky()(np.ones((2, 5, 3))).shape
         (2, 5, 3)
     """
@@ -332,6 +337,28 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             outputs = masking.zero_masked(outputs, mask)
         final = list(final) if isinstance(final, (list, tuple)) else [final]
         return ops.cast(outputs, self.compute_dtype), final
+
+    def run_cell(
+        self, cell: Cell, inputs: Any, initial_state: Any, mask: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """A cell over time, for `scan`: `cell_scan` with the solver and states of the layer.
+
+        Args:
+            cell: The recurrence, with the layer's weights.
+            inputs: What its step takes, `(B, T, ...)`, as tensor or tree.
+            initial_state: As `scan` gets it. None: zeros.
+            mask: As `scan` gets it.
+
+        Returns:
+            Outputs and the final state, as `scan` returns them.
+        """
+        if initial_state is None:
+            batch = ops.shape(keras.tree.flatten(inputs)[0])[0]
+            initial_state = self.get_initial_state(batch)
+            initial_state = initial_state[0] if len(initial_state) == 1 else initial_state
+        return cell_scan(
+            cell, inputs, initial_state, mask=mask, solver=self.solver, recompute=self.recompute
+        )
 
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
         """Inputs times a weight. A product of matrices is what the compute dtype is there for."""

@@ -356,7 +356,13 @@ INPUTS, STATE = np.ones((2, 5, 3), "float32"), np.zeros((2, 3), "float32")
         (LeakyCell(STATE[0]), INPUTS[:, :0], STATE, ValueError, "`inputs` has no steps"),
         (LeakyCell(STATE[0]), INPUTS[:1], STATE, ValueError, "`inputs` must have shape"),
         (LeakyCell(STATE[0]), INPUTS, STATE[0], ValueError, r"must have shape \(batch, ...\)"),
-        (LeakyCell(STATE[0]), INPUTS, STATE.astype("int32"), TypeError, "one of float32, float64, complex64"),
+        (
+            LeakyCell(STATE[0]),
+            INPUTS,
+            STATE.astype("int32"),
+            TypeError,
+            "one of float32, float64, complex64",
+        ),
     ],
     ids=str,
 )

@@ -166,8 +166,14 @@ def test_unfit_arguments(changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"state": np.zeros((3, 2), "float16")}, "`initial_state` must be one of float32, float64, received.*16"),
-        ({"state": np.zeros((3, 2), int)}, "`initial_state` must be one of float32, float64, received.*int"),
+        (
+            {"state": np.zeros((3, 2), "float16")},
+            "must be one of float32, float64, received.*16",
+        ),
+        (
+            {"state": np.zeros((3, 2), int)},
+            "must be one of float32, float64, received.*int",
+        ),
         ({"u": keras.KerasTensor((3, 19, 2))}, "`inputs` is a symbolic KerasTensor"),
         ({"state": None}, "`initial_state` is required, received None"),
     ],

@@ -58,19 +58,19 @@ class _Scan(torch.autograd.Function):
         run, size, count = _Run(ctx.recurrence, tensors), ctx.size, ctx.recurrence.state_count
         kept = [list(leaves[k : k + count]) for k in range(0, len(leaves), count)]
         is_whole = len(kept) == run.length
-        grads, grad_state = _Gradients(run, ctx.needs_input_grad[4:]), list(grad_state)
+        grads, carry = _Gradients(run, ctx.needs_input_grad[4:]), list(grad_state)
         for start in reversed(range(0, run.length, size)):
             given = grad_outputs[:, start : start + size]
             first = kept[start if is_whole else start // size]
             if ctx.recurrence.structure == "dense":
-                grad_state = grads.unrolled(start, first, given, grad_state)
+                carry = grads.unrolled(start, first, given, carry)
                 continue
             if is_whole:
                 before = kept[start : start + size]
             else:
                 before, _ = run.fill(start, start + size, first)
-            grad_state = grads.diagonal(start, before, given, grad_state)
-        return None, None, None, None, *grads.results(grad_state)
+            carry = grads.diagonal(start, before, given, carry)
+        return None, None, None, None, *grads.results(carry)
 
 
 class _Run:

@@ -1,0 +1,158 @@
+"""The layer of the linear recurrent unit."""
+
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from keras_coffee import solvers
+from keras_coffee._typing import Shape, Tensor
+from keras_coffee.cells.functions import complex_of
+from keras_coffee.cells.lru import LRUCell
+from keras_coffee.initializers import RingDecay, RingPhase
+from keras_coffee.layers import arguments
+from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
+from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
+from keras_coffee.ops import masking
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class LRU(RecurrentLayer):
+    """LRU: a linear recurrent unit with complex states.
+
+        λ = exp(-e^ν + i e^θ)
+        x(k) = λ ⊙ x(k-1) + e^γ ⊙ (B u(k))
+        y(k) = Re(C x(k)) + W u(k)
+
+    with n complex states, of which outputs see all. Every |λ| is below 1, so the layer is stable
+    whatever is learned. λ starts on a ring, uniform in area between the radii `r_min` and `r_max`
+    and in phase up to `max_phase`; e^γ starts as √(1 - |λ|²), which gives all states the same size
+    on noise. Parameters: `log_decay` ν, `log_phase` θ and `log_scale` γ, each `(n,)`;
+    `input_kernel` `(D, 2n)` and `output_kernel` `(2n, units)`, real and imaginary parts side by
+    side; `skip` W `(D, units)`.
+
+    Args:
+        units: Width of the outputs, a positive integer.
+        n: Complex states, a positive integer.
+        r_min: Smallest |λ| at the start, at least 0. Defaults to 0.
+        r_max: Largest |λ| at the start, at most 1. Defaults to 1. For long sequences take
+            both near 1, for example 0.9 and 0.999.
+        max_phase: Largest phase at the start, positive. Defaults to 2π.
+        solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
+            `Sequential` or `Associative` of `keras_coffee.solvers`.
+        return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
+            for `RecurrentLayer`.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
+            `log_decay_initializer` and `log_phase_initializer` replace the ring.
+        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
+
+    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, n)`, complex.
+
+    Raises:
+        ValueError: if `units` or `n` is not a positive integer, the radii are not
+            0 ≤ r_min < r_max ≤ 1, `solver` is unknown, or the inputs are not `(B, T, D)`.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((None, 3)), LRU(units=8, n=16)])
+        >>> model(np.ones((2, 5, 3))).shape
+        (2, 5, 8)
+
+    Reference:
+        A. Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", 2023,
+        section 3 and appendix A.
+    """
+
+    WEIGHTS = {
+        "log_decay": WeightSpec(("n",)),
+        "log_phase": WeightSpec(("n",)),
+        "log_scale": WeightSpec(("n",)),
+        "input_kernel": WeightSpec(("D", "parts")),
+        "output_kernel": WeightSpec(("parts", "units")),
+        "skip": WeightSpec(("D", "units")),
+    }
+
+    def __init__(
+        self,
+        units: int,
+        n: int,
+        *,
+        r_min: float = 0.0,
+        r_max: float = 1.0,
+        max_phase: float = 6.283185307179586,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        solver: str | solvers.Solver = "auto",
+        recompute: bool = False,
+        log_decay_initializer: Rule = None,
+        log_decay_regularizer: Rule = None,
+        log_decay_constraint: Rule = None,
+        log_phase_initializer: Rule = None,
+        log_phase_regularizer: Rule = None,
+        log_phase_constraint: Rule = None,
+        log_scale_initializer: Rule = None,
+        log_scale_regularizer: Rule = None,
+        log_scale_constraint: Rule = None,
+        input_kernel_initializer: Rule = None,
+        input_kernel_regularizer: Rule = None,
+        input_kernel_constraint: Rule = None,
+        output_kernel_initializer: Rule = None,
+        output_kernel_regularizer: Rule = None,
+        output_kernel_constraint: Rule = None,
+        skip_initializer: Rule = "lecun_normal",
+        skip_regularizer: Rule = None,
+        skip_constraint: Rule = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        # Made here: one initializer for several layers would draw the same values for each.
+        log_decay_initializer = log_decay_initializer or RingDecay(r_min, r_max)
+        log_phase_initializer = log_phase_initializer or RingPhase(max_phase)
+        # Real and imaginary part share the variance that drives and outputs then have, 1.
+        input_kernel_initializer = input_kernel_initializer or _normal(0.5)
+        output_kernel_initializer = output_kernel_initializer or _normal(2.0)
+        super().__init__(**handed_on(locals(), "units", "n", "r_min", "r_max", "max_phase"))
+        self.units = arguments.positive_integer("units", units)
+        self.n = arguments.positive_integer("n", n)
+        self.r_min, self.r_max, self.max_phase = r_min, r_max, max_phase
+        self._is_scaled = log_scale_initializer is None
+
+    @property
+    def parts(self) -> int:
+        """Real and imaginary parts of the states."""
+        return 2 * self.n
+
+    def state_specs(self, dim: int) -> list[StateSpec]:
+        return [StateSpec((self.n,), self.complex_state_dtype)]
+
+    def output_size(self, dim: int) -> int:
+        return self.units
+
+    def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
+        super().build(inputs_shape, initial_state_shape)
+        if self._is_scaled:
+            decay = ops.exp(-2 * ops.exp(ops.cast(self.log_decay, self.state_dtype)))
+            self.log_scale.assign(0.5 * ops.log1p(-decay))
+
+    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        weights = (self.log_decay, self.log_phase, self.log_scale)
+        log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in weights)
+        real, imaginary = ops.split(self.project(inputs, self.input_kernel), 2, axis=-1)
+        drive = complex_of(*(ops.exp(log_scale) * x for x in (real, imaginary)))
+        cell = LRUCell(log_decay, log_phase)
+        states, final_state = self.run_cell(cell, drive, initial_state, mask)
+        # Re(C x), with the sign of the imaginary part in C.
+        read = ops.concatenate([ops.real(states), ops.imag(states)], axis=-1)
+        outputs = self.project(read, self.output_kernel) + self.project(inputs, self.skip)
+        return masking.repeat_last(outputs, mask), final_state
+
+    def get_config(self) -> dict[str, Any]:
+        names = "units", "n", "r_min", "r_max", "max_phase"
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        # None again, not what Keras makes of it.
+        return {**config, "log_scale_initializer": None} if self._is_scaled else config
+
+
+def _normal(scale: float) -> keras.initializers.Initializer:
+    return keras.initializers.VarianceScaling(scale, "fan_in", "untruncated_normal")
