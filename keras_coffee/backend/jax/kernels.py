@@ -15,11 +15,71 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from keras_coffee.backend.cpu import blocks
 from keras_coffee.backend.jax import cpu_kernels, gpu_kernels, portable
+
+# Kernels for a CPU take sequences and weights apart, and each weight for itself.
+
+
+def _unstacked(weights, has_input_matrix, has_output_gate):
+    present = True, True, True, has_input_matrix, has_output_gate
+    rest = iter(weights)
+    return [next(rest) if x else None for x in present]
+
+
+def _coffee_forward_on_cpu(
+    inputs, weights, *mask_and_state, has_input_matrix, has_output_gate, **options
+):
+    *mask, state = mask_and_state
+    weights = _unstacked(weights, has_input_matrix, has_output_gate)
+    sequences = [inputs, mask[0] if mask else None]
+    return cpu_kernels.forward("coffee", sequences, weights, state, **options)
+
+
+def _coffee_backward_on_cpu(
+    grad_outputs,
+    grad_final,
+    kept,
+    inputs,
+    weights,
+    *mask_and_state,
+    has_input_matrix,
+    has_output_gate,
+    **options,
+):
+    *mask, _ = mask_and_state
+    weights = _unstacked(weights, has_input_matrix, has_output_gate)
+    sequences = [inputs, mask[0] if mask else None]
+    (grad_inputs, _), grad_weights, grad_initial = cpu_kernels.backward(
+        "coffee", grad_outputs, grad_final, kept, sequences, weights, **options
+    )
+    grad_weights = jnp.stack([x for x in grad_weights if x is not None])
+    return [grad_inputs, grad_weights, *map(jnp.zeros_like, mask), grad_initial]
+
+
+def _divided(inputs, delta, transition, *matrices):
+    varying = [m if m.ndim == 3 else None for m in matrices]
+    fixed = [m if m.ndim == 2 else None for m in matrices]
+    return [inputs, delta, *varying], [transition, *fixed]
+
+
+def _selective_forward_on_cpu(*tensors, keep, discretization):
+    sequences, weights = _divided(*tensors[:-1])
+    options = {"keep": keep, "discretization": discretization}
+    return cpu_kernels.forward("selective", sequences, weights, tensors[-1], **options)
+
+
+def _selective_backward_on_cpu(grad_outputs, grad_final, kept, *tensors, **options):
+    sequences, weights = _divided(*tensors[:-1])
+    (*of_sequences, b, c), (of_transition, *fixed), grad_initial = cpu_kernels.backward(
+        "selective", grad_outputs, grad_final, kept, sequences, weights, **options
+    )
+    matrices = [f if v is None else v for v, f in zip((b, c), fixed, strict=True)]
+    return [*of_sequences, of_transition, *matrices, grad_initial]
 
 
 def _primitive(name, transformed=None):
@@ -58,9 +118,10 @@ def _primitive(name, transformed=None):
     ad.primitive_jvps[primitive] = differentiate
     batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(definition))
-    for platform, kernels in (("cpu", cpu_kernels), ("cuda", gpu_kernels)):
-        kernel = getattr(kernels, name)
-        rule = functools.partial(_lower, definition, kernels.is_available, kernel)
+    kernels = globals()[f"_{name}_on_cpu"], getattr(gpu_kernels, name)
+    modules = ("cpu", cpu_kernels), ("cuda", gpu_kernels)
+    for (platform, module), kernel in zip(modules, kernels, strict=True):
+        rule = functools.partial(_lower, definition, module.is_available, kernel)
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
 

@@ -11,6 +11,64 @@ import torch
 
 from keras_coffee.backend.torch import cpu_kernels, gpu_kernels
 
+# Kernels for a CPU take sequences and weights apart, and each weight for itself.
+
+
+def _unstacked(weights, has_input_matrix, has_output_gate):
+    present = True, True, True, has_input_matrix, has_output_gate
+    rest = iter(weights.unbind())
+    return [next(rest) if x else None for x in present]
+
+
+def _coffee_forward_on_cpu(
+    inputs, mask, weights, initial_state, *, has_input_matrix, has_output_gate, **options
+):
+    weights = _unstacked(weights, has_input_matrix, has_output_gate)
+    return tuple(cpu_kernels.forward("coffee", [inputs, mask], weights, initial_state, **options))
+
+
+def _coffee_backward_on_cpu(
+    grad_outputs,
+    grad_final,
+    kept,
+    inputs,
+    mask,
+    weights,
+    *,
+    has_input_matrix,
+    has_output_gate,
+    keep,
+    feedback,
+):
+    weights = _unstacked(weights, has_input_matrix, has_output_gate)
+    grads = grad_outputs, grad_final, kept
+    (grad_inputs, _), grad_weights, grad_initial = cpu_kernels.backward(
+        "coffee", *grads, [inputs, mask], weights, keep=keep, feedback=feedback
+    )
+    grad_weights = torch.stack([x for x in grad_weights if x is not None])
+    return grad_inputs, grad_weights, grad_initial
+
+
+def _divided(inputs, delta, transition, *matrices):
+    varying = [m if m.dim() == 3 else None for m in matrices]
+    fixed = [m if m.dim() == 2 else None for m in matrices]
+    return [inputs, delta, *varying], [transition, *fixed]
+
+
+def _selective_forward_on_cpu(*tensors, keep, discretization):
+    sequences, weights = _divided(*tensors[:-1])
+    options = {"keep": keep, "discretization": discretization}
+    return tuple(cpu_kernels.forward("selective", sequences, weights, tensors[-1], **options))
+
+
+def _selective_backward_on_cpu(grad_outputs, grad_final, kept, *tensors, **options):
+    sequences, weights = _divided(*tensors)
+    (*of_sequences, b, c), (of_transition, *fixed), grad_initial = cpu_kernels.backward(
+        "selective", grad_outputs, grad_final, kept, sequences, weights, **options
+    )
+    matrices = [f if v is None else v for v, f in zip((b, c), fixed, strict=True)]
+    return *of_sequences, of_transition, *matrices, grad_initial
+
 
 def _operator(name, schema, cpu, gpu, fake):
     operator = torch.library.custom_op(
@@ -52,7 +110,7 @@ coffee_forward = _operator(
     "coffee_forward",
     "(Tensor inputs, Tensor? mask, Tensor weights, Tensor initial_state, *, "
     f"{_COFFEE_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    cpu_kernels.coffee_forward,
+    _coffee_forward_on_cpu,
     gpu_kernels.coffee_forward,
     _fake_coffee_forward,
 )
@@ -60,7 +118,7 @@ coffee_backward = _operator(
     "coffee_backward",
     "(Tensor grad_outputs, Tensor grad_final, Tensor kept, Tensor inputs, Tensor? mask, "
     f"Tensor weights, *, {_COFFEE_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    cpu_kernels.coffee_backward,
+    _coffee_backward_on_cpu,
     gpu_kernels.coffee_backward,
     _fake_coffee_backward,
 )
@@ -68,7 +126,7 @@ selective_forward = _operator(
     "selective_forward",
     "(Tensor inputs, Tensor delta, Tensor transition, Tensor input_matrix, Tensor output_matrix, "
     "Tensor initial_state, *, str discretization, int keep) -> (Tensor, Tensor, Tensor)",
-    cpu_kernels.selective_forward,
+    _selective_forward_on_cpu,
     gpu_kernels.selective_forward,
     _fake_selective_forward,
 )
@@ -77,7 +135,7 @@ selective_backward = _operator(
     "(Tensor grad_outputs, Tensor grad_final, Tensor kept, Tensor inputs, Tensor delta, "
     "Tensor transition, Tensor input_matrix, Tensor output_matrix, *, str discretization, "
     "int keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    cpu_kernels.selective_backward,
+    _selective_backward_on_cpu,
     gpu_kernels.selective_backward,
     _fake_selective_backward,
 )
