@@ -30,8 +30,11 @@ def test_blocks_cover_every_feature_of_every_sequence_once():
         assert b.sequences * b.features <= 128
 
 
-def test_blocks_of_nothing():
-    assert (Blocks(0, 5, 3, 2, 1).rows, Blocks(0, 5, 3, 2, 1).kept) == (0, 0)
+@pytest.mark.parametrize("shape", [(0, 5, 3, 2), (4, 5, 0, 2), (4, 5, 3, 0)], ids=str)
+def test_blocks_of_nothing(shape):
+    b = Blocks(*shape, 1)
+    assert b.kept == 0
+    assert (b.rows == 0) == (b.batch == 0) and (b.columns == 0) == (b.dim == 0)
 
 
 @pytest.mark.parametrize(("keep", "chunks"), [(0, 0), (1, 7), (2, 4), (3, 3), (7, 1), (100, 1)])
@@ -43,11 +46,11 @@ def runs(b, threads):
     """The ranges of blocks that a run hands out."""
     ranges = []
 
-    def kernel(sizes, *pointers):
+    def kernel(sizes, arrays):
         own = {name: getattr(sizes._obj, name) for name, _ in Sizes._fields_}
         ranges.append((own.pop("first"), own.pop("last")))
         assert own == {name: getattr(b, name) for name in own}
-        assert [pointer.value for pointer in pointers] == [None, 64]
+        assert list(arrays) == [None, 64]
         return 0
 
     b.run(kernel, [None, 64], threads)
@@ -74,4 +77,4 @@ def test_little_work_takes_no_second_thread():
 def test_no_memory_is_an_error(monkeypatch, threads):
     monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
     with pytest.raises(MemoryError, match="No memory for 1 states of"):
-        Blocks(70, 5, 16, 8, 1).run(lambda sizes: sizes._obj.first == 0, [], threads)
+        Blocks(70, 5, 16, 8, 1).run(lambda sizes, _: sizes._obj.first == 0, [], threads)

@@ -12,7 +12,9 @@ import pytest
 
 from keras_coffee.backend.cpu import compiler
 
-MACROS = {"REAL_BITS": 32, "IS_EULER": 1, "INPUT_VARIES": 0, "OUTPUT_VARIES": 0}
+NAMES = ("INPUT_MATRIX", "OUTPUT_MATRIX")
+MACROS = {"REAL_BITS": 32, "DISCRETIZATION": 1}
+MACROS |= {f"HAS_{kind}{name}": kind == "" for name in NAMES for kind in ("", "VARYING_")}
 FLAGS, compile_whole = compiler._FLAGS, compiler._compile
 # What is compiled here is not run.
 QUICK = ("-O0", "-fPIC", "-shared")
@@ -57,7 +59,7 @@ def test_a_kernel_is_compiled_once_and_kept_for_the_next_process(monkeypatch, tm
     assert re.fullmatch(r"selective-[0-9a-f]{20}\.so", name)
     forget()
     monkeypatch.setattr(compiler, "_compile", lambda *_: pytest.fail("compiled again"))
-    assert compile_one().selective_forward
+    assert compile_one().scan_forward
 
 
 def test_what_is_compiled_differs_by_source_macros_compiler_and_processor(monkeypatch):
@@ -76,7 +78,7 @@ def test_what_is_compiled_differs_by_source_macros_compiler_and_processor(monkey
 
 def test_what_is_compiled_differs_by_the_header_of_xla(tmp_path):
     def key():
-        return compiler._key(("cc",), "coffee_xla.c", str(tmp_path), ("-O3",))
+        return compiler._key(("cc",), "coffee.c", str(tmp_path), ("-O3",))
 
     header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
     header.parent.mkdir(parents=True)
@@ -92,7 +94,7 @@ def test_another_folder_where_the_usual_one_cannot_be_written(monkeypatch, tmp_p
     # A file in its place stops the superuser as well.
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compile_one().selective_forward
+    assert compile_one().scan_forward
     assert tmp_path not in compiler._folder().parents
 
 
@@ -131,7 +133,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 flags, macros = json.loads(sys.argv[2])
 compiler._FLAGS = tuple(flags)
-compiler.library("selective.c", **macros).selective_forward
+compiler.library("selective.c", **macros).scan_forward
 """
 
 
@@ -220,7 +222,7 @@ def test_the_next_compiler_where_one_fails(monkeypatch, tmp_path):
     real = compiler.compiler()[0]
     broken = [(script(tmp_path / name, f"echo {name} >&2", "exit 1"),) for name in ("one", "two")]
     monkeypatch.setattr(compiler, "compiler", lambda: (*broken, real))
-    assert compile_one().selective_forward
+    assert compile_one().scan_forward
     forget()
     monkeypatch.setattr(compiler, "compiler", lambda: tuple(broken))
     with pytest.raises(compiler.CompilationError, match="one failed: one; .*two failed: two"):
@@ -253,7 +255,7 @@ def test_a_kept_file_that_cannot_be_loaded_is_compiled_once_more(compiled_in_par
             compile_one()
         assert len(compiled_in_part) == compiled
     monkeypatch.setattr(compiler, "_compile", compile_whole)
-    assert compile_one().selective_forward
+    assert compile_one().scan_forward
 
 
 def test_a_user_without_a_home(monkeypatch):
@@ -270,7 +272,7 @@ def test_the_packaged_compiler_takes_the_same_flags(monkeypatch):
     monkeypatch.setattr(compiler, "_FLAGS", FLAGS)
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
     assert [command[1:] for command in compiler.compiler()] == [("-m", "ziglang", "cc")]
-    assert compile_one().selective_forward
+    assert compile_one().scan_forward
 
 
 def test_compilers_are_taken_in_order(monkeypatch, tmp_path):

@@ -3,7 +3,8 @@
 import concurrent.futures
 import ctypes
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 # States that are worked on side by side: enough vectors to cover the latency of a step, few enough
 # for weights, sums and states to stay in the innermost cache. And lanes, of which each reads and
@@ -46,24 +47,24 @@ class Blocks:
     @property
     def lanes(self) -> int:
         """Lanes that a block should have."""
-        return min(max(_STATES // self.states, _LANES[0]), _LANES[-1])
+        return min(max(_STATES // max(1, self.states), _LANES[0]), _LANES[-1])
 
     @property
     def features(self) -> int:
         """Features in a block."""
-        return self.dim if self.dim <= _LANES[-1] else self.lanes
+        return max(1, self.dim) if self.dim <= _LANES[-1] else self.lanes
 
     @property
     def sequences(self) -> int:
         """Sequences in a block."""
         return max(1, min(self.batch, self.lanes // self.features))
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Blocks of sequences."""
         return -(-self.batch // self.sequences)
 
-    @property
+    @functools.cached_property
     def columns(self) -> int:
         """Blocks of features."""
         return -(-self.dim // self.features)
@@ -78,14 +79,17 @@ class Blocks:
         """Numbers that are kept for the gradient."""
         return self.batch * self.chunks * self.dim * self.states
 
-    @property
+    @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
         """What follows `first` and `last` in `Sizes`."""
         whole = self.batch, self.length, self.dim, self.states, self.keep
         return self.sequences, self.features, *whole
 
-    def run(self, function: Callable[..., int], pointers: list[int | None], threads: int) -> None:
+    def run(
+        self, function: Callable[..., int], pointers: Sequence[int | None], threads: int
+    ) -> None:
         """Calls a kernel for all blocks, with the addresses of its arrays."""
+        arrays = (ctypes.c_void_p * len(pointers))(*pointers)
         count = self.rows * self.columns
         work = self.batch * self.length * self.dim * self.states
         threads = max(1, min(threads, count, work // _STATES_PER_THREAD))
@@ -93,7 +97,7 @@ class Blocks:
 
         def part(first: int, last: int) -> int:
             sizes = ctypes.byref(Sizes(first, last, *self.sizes))
-            return function(sizes, *map(ctypes.c_void_p, pointers))
+            return function(sizes, arrays)
 
         if threads == 1:
             failures = [part(0, count)]

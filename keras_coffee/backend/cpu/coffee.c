@@ -2,21 +2,13 @@
  *
  *   Δ = σ(w x),  x' = x + Δ (λ x + b u),  y = Σ C x',  times σ(Σ w_γ x') with an output gate
  *
- * Macros beside those of common.h: FEEDBACK (0 none, 1 sigmoid, 2 linear), HAS_MASK,
- * HAS_INPUT_MATRIX, HAS_OUTPUT_GATE. Weights (W, D, n) come in the order of the equation: λ, w, C,
- * then b and w_γ where there are any.
+ * Option: FEEDBACK (0 none, 1 sigmoid, 2 linear). Of the arrays, mask, b and w_γ may be absent.
  */
 #include "common.h"
 
 enum { WITHOUT, SIGMOID, LINEAR };
-enum {
-  TRANSITION,
-  GATE,
-  READOUT,
-  INPUT_MATRIX,
-  OUTPUT_GATE = INPUT_MATRIX + HAS_INPUT_MATRIX,
-  WEIGHTS = OUTPUT_GATE + HAS_OUTPUT_GATE
-};
+enum { INPUTS, MASK, SEQUENCES };
+enum { TRANSITION, GATE, READOUT, INPUT_MATRIX, OUTPUT_GATE, WEIGHTS };
 
 /* The update gate before the mask, and its derivative by its argument. The argument is scaled: the
  * gate's weights are multiplied by GATE_SCALE when they are loaded. */
@@ -56,21 +48,20 @@ static space allocate(const sizes *s, int64_t steps) {
   return w;
 }
 
-static void load_weights(const sizes *s, block x, const real *weights, space *w) {
+static void load_weights(const sizes *s, block x, real *const *weights, space *w) {
   const int64_t row = s->states * x.stride;
   for (int64_t i = 0; i < WEIGHTS; i++)
-    load_weight(s, x, weights + i * s->dim * s->states, w->weights + i * row);
+    if (weights[i]) load_weight(s, x, weights[i], w->weights + i * row);
   for (int64_t k = 0; k < row; k++) w->weights[GATE * row + k] *= GATE_SCALE;
 }
 
 /* Inputs and mask of a step to the lanes. */
-INLINE void load_step(const sizes *s, block x, int64_t t, const real *inputs, const real *mask,
-                      space *w) {
-  gather(s, x, t, inputs, w->inputs);
+INLINE void load_step(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
+  gather(s, x, t, sequences[INPUTS], w->inputs);
   if (HAS_MASK)
     for (int64_t r = 0; r < x.rows; r++)
       for (int64_t d = 0; d < x.width; d++)
-        w->mask[r * x.width + d] = mask[(x.b + r) * s->length + t];
+        w->mask[r * x.width + d] = sequences[MASK][(x.b + r) * s->length + t];
 }
 
 /* The state after v. */
@@ -112,8 +103,11 @@ INLINE void read_out(const sizes *s, block x, space *space, const real *before) 
   }
 }
 
-int coffee_forward(const sizes *s, const real *inputs, const real *mask, const real *weights,
-                   const real *initial_state, real *outputs, real *final_state, real *kept) {
+int scan_forward(const sizes *s, real *const *arrays) {
+  real *const *sequences = arrays, *const *weights = sequences + SEQUENCES;
+  const real *initial_state = weights[WEIGHTS];
+  real *const *results = weights + WEIGHTS + 1;
+  real *outputs = results[0], *final_state = results[1], *kept = results[2];
   space w = allocate(s, 0);
   if (!w.base) return 1;
   prefer_large_pages_for(s, outputs, kept);
@@ -123,7 +117,7 @@ int coffee_forward(const sizes *s, const real *inputs, const real *mask, const r
     load_weights(s, x, weights, &w);
     load_state(s, x, initial_state, w.state);
     for (int64_t t = 0; t < s->length; t++) {
-      load_step(s, x, t, inputs, mask, &w);
+      load_step(s, x, t, sequences, &w);
       if (s->keep && t % s->keep == 0)
         store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
       read_out(s, x, &w, w.state);
@@ -193,20 +187,23 @@ INLINE void retreat(const sizes *s, block x, space *space, const real *states) {
 }
 
 /* The states before each step of a chunk, of which the first is there. */
-static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *inputs,
-                          const real *mask, space *w) {
+static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
+                          real *const *sequences, space *w) {
   const int64_t row = s->states * x.stride;
   memcpy(w->state, w->states, row * sizeof(real));
   for (int64_t t = start; t < stop - 1; t++) {
-    load_step(s, x, t, inputs, mask, w);
+    load_step(s, x, t, sequences, w);
     advance(s, x, w, w->states + (t - start) * row);
   }
   memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
 
-int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_final,
-                    const real *kept, const real *inputs, const real *mask, const real *weights,
-                    real *grad_inputs, real *grad_weights, real *grad_initial) {
+int scan_backward(const sizes *s, real *const *arrays) {
+  const real *grad_outputs = arrays[0], *grad_final = arrays[1], *kept = arrays[2];
+  real *const *sequences = arrays + 3, *const *weights = sequences + SEQUENCES;
+  real *const *grad_sequences = weights + WEIGHTS;
+  real *const *grad_weights = grad_sequences + SEQUENCES, *grad_initial = grad_weights[WEIGHTS];
+  real *grad_inputs = grad_sequences[INPUTS];
   space w = allocate(s, least(s->keep, s->length));
   if (!w.base) return 1;
   prefer_large_pages_for(s, grad_inputs, NULL);
@@ -220,20 +217,19 @@ int coffee_backward(const sizes *s, const real *grad_outputs, const real *grad_f
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
       load_state(s, x, kept + place_of_chunk(s, c), w.states);
-      compute_again(s, x, start, stop, inputs, mask, &w);
+      compute_again(s, x, start, stop, sequences, &w);
       for (int64_t t = stop - 1; t >= start; t--) {
-        prefetch_step(s, x, t - STEPS_AHEAD, inputs);
+        prefetch_step(s, x, t - STEPS_AHEAD, sequences[INPUTS]);
         prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
-        load_step(s, x, t, inputs, mask, &w);
+        load_step(s, x, t, sequences, &w);
         gather(s, x, t, grad_outputs, w.grads);
         retreat(s, x, &w, w.states + (t - start) * row);
         scatter(s, x, t, w.outputs, grad_inputs);
       }
     }
     store_state(s, x, w.adjoint, grad_initial);
-    real *sums = grad_weights + k / columns(s) * WEIGHTS * s->dim * s->states;
     for (int64_t i = 0; i < WEIGHTS; i++)
-      sum_weight(s, x, w.sums + i * row, sums + i * s->dim * s->states);
+      if (weights[i]) sum_weight(s, x, w.sums + i * row, grad_weights[i] + part_of_row(s, k));
   }
   free(w.base);
   restore_mode(mode);

@@ -1,7 +1,7 @@
 /* What the kernels share: the type, exponentials that compilers vectorize, blocks of features.
  *
- * A kernel is compiled for the options that a program uses, given as macros. One of them is
- * REAL_BITS, 32 or 64.
+ * A kernel is compiled for the options that a program uses, given as macros: REAL_BITS, 32 or 64;
+ * HAS_<NAME>, 1 or 0, for every sequence and weight in kernels.py; and the options of its own.
  */
 #if defined(__GNUC__) && !defined(__clang__)
 /* Or rows of a few numbers are copied by a call. */
@@ -57,6 +57,18 @@ typedef struct {
 typedef struct {
   int64_t b, rows, d, width, lanes, stride;
 } block;
+
+/* What each kernel defines. Its arrays come in one order, with NULL where there is none:
+ *
+ *   forward: sequences, weights, initial state; outputs, final state, kept states
+ *   backward: gradients of outputs and final state, kept states, sequences, weights;
+ *     gradients of sequences, weights and initial state
+ *
+ * A gradient that is summed over blocks has a leading axis with one part for each row of blocks, if
+ * it is a weight's, or for each column, if it is a sequence's that all features share. The result is
+ * not zero if there is no memory. */
+int scan_forward(const sizes *s, real *const *arrays);
+int scan_backward(const sizes *s, real *const *arrays);
 
 #define VECTOR 16
 /* Zeros on whole lines of the cache, which vectors then never straddle; `*base` is to be freed. */
@@ -139,6 +151,9 @@ INLINE void load_weight(const sizes *s, block x, const real *from, real *restric
       for (int64_t d = 0; d < x.width; d++)
         to[j * x.stride + r * x.width + d] = from[(x.d + d) * s->states + j];
 }
+
+/* Where the part of a weight's gradient begins that the blocks beside block k have. */
+INLINE int64_t part_of_row(const sizes *s, int64_t k) { return k / columns(s) * s->dim * s->states; }
 
 INLINE void sum_weight(const sizes *s, block x, const real *from, real *restrict to) {
   for (int64_t j = 0; j < s->states; j++)
@@ -269,3 +284,7 @@ INLINE void restore_mode(unsigned mode) {
   (void)mode;
 #endif
 }
+
+#ifdef FOR_XLA
+#include "xla.h"
+#endif

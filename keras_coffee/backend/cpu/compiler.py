@@ -61,13 +61,14 @@ def is_available(source: str, include: str | None = None, /, **macros: int) -> b
 def library(source: str, include: str | None = None, /, **macros: int) -> ctypes.CDLL:
     """The file `source` of this folder, compiled with these macros.
 
-    `include` is a folder with headers that the file needs beside those of this one.
+    `include` is the folder with XLA's headers, for a library that XLA calls: see xla.h.
 
     Raises:
         CompilationError: if there is no compiler, or all fail.
     """
     flags = [*_FLAGS, *_FLAGS_OF_MACHINE.get(platform.machine(), ())]
     flags += [f"-D{name}={int(value)}" for name, value in macros.items()]
+    flags += ["-DFOR_XLA"] if include else []
     commands, failures = compiler(), []
     if not commands:
         raise CompilationError("there is no C compiler (cc, gcc or clang, or what CC names)")

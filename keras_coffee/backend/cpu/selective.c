@@ -2,10 +2,14 @@
  *
  *   x' = e^z x + Δ φ(z) b u,  z = λ Δ,  φ(z) = (e^z - 1) / z;  y = Σ C x'
  *
- * Macros beside those of common.h: IS_EULER (then 1 + z and 1 for e^z and φ), and whether b and C
- * are (B, T, n), shared by the features, or (D, n): INPUT_VARIES, OUTPUT_VARIES.
+ * Option: DISCRETIZATION, of which EULER takes 1 + z and 1 for e^z and φ. Each of b and C is either
+ * a sequence (B, T, n), which the features share, or a weight (D, n).
  */
 #include "common.h"
+
+enum { ZERO_ORDER_HOLD, EULER };
+enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, SEQUENCES };
+enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, WEIGHTS };
 
 /* Work space of a thread. */
 typedef struct {
@@ -58,25 +62,30 @@ INLINE void sum_features(const sizes *s, block x, int64_t t, const real *from, r
     }
 }
 
-INLINE void load_step(const sizes *s, block x, int64_t t, const real *inputs, const real *delta,
-                      const real *input_matrix, const real *output_matrix, space *w) {
-  gather(s, x, t, inputs, w->inputs);
-  gather(s, x, t, delta, w->delta);
-  if (INPUT_VARIES) load_matrix(s, x, t, input_matrix, w->input_matrix);
-  if (OUTPUT_VARIES) load_matrix(s, x, t, output_matrix, w->output_matrix);
+/* What the state after a step depends on. */
+INLINE void load_sources(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
+  gather(s, x, t, sequences[INPUTS], w->inputs);
+  gather(s, x, t, sequences[DELTA], w->delta);
+  if (HAS_VARYING_INPUT_MATRIX)
+    load_matrix(s, x, t, sequences[VARYING_INPUT_MATRIX], w->input_matrix);
 }
 
-static void load_fixed(const sizes *s, block x, const real *transition, const real *input_matrix,
-                       const real *output_matrix, space *w) {
-  load_weight(s, x, transition, w->transition);
-  if (!INPUT_VARIES) load_weight(s, x, input_matrix, w->input_matrix);
-  if (!OUTPUT_VARIES) load_weight(s, x, output_matrix, w->output_matrix);
+INLINE void load_step(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
+  load_sources(s, x, t, sequences, w);
+  if (HAS_VARYING_OUTPUT_MATRIX)
+    load_matrix(s, x, t, sequences[VARYING_OUTPUT_MATRIX], w->output_matrix);
+}
+
+static void load_weights(const sizes *s, block x, real *const *weights, space *w) {
+  load_weight(s, x, weights[TRANSITION], w->transition);
+  if (HAS_INPUT_MATRIX) load_weight(s, x, weights[INPUT_MATRIX], w->input_matrix);
+  if (HAS_OUTPUT_MATRIX) load_weight(s, x, weights[OUTPUT_MATRIX], w->output_matrix);
 }
 
 /* e^z, φ(z) and φ'(z), or their first order. Both forms are computed and one is taken, because a
  * branch could not be vectorized: Taylor's series of φ for |z| < 1, the quotient elsewhere. */
 INLINE void hold(real z, real *decay, real *ratio, real *slope) {
-  if (IS_EULER) {
+  if (DISCRETIZATION == EULER) {
     *decay = 1 + z, *ratio = 1, *slope = 0;
     return;
   }
@@ -118,19 +127,21 @@ INLINE void advance(const sizes *s, block x, space *w, real *before) {
   }
 }
 
-int selective_forward(const sizes *s, const real *inputs, const real *delta,
-                      const real *transition, const real *input_matrix, const real *output_matrix,
-                      const real *initial_state, real *outputs, real *final_state, real *kept) {
+int scan_forward(const sizes *s, real *const *arrays) {
+  real *const *sequences = arrays, *const *weights = sequences + SEQUENCES;
+  const real *initial_state = weights[WEIGHTS];
+  real *const *results = weights + WEIGHTS + 1;
+  real *outputs = results[0], *final_state = results[1], *kept = results[2];
   space w = allocate(s, 0);
   if (!w.base) return 1;
   prefer_large_pages_for(s, outputs, kept);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
-    load_fixed(s, x, transition, input_matrix, output_matrix, &w);
+    load_weights(s, x, weights, &w);
     load_state(s, x, initial_state, w.state);
     for (int64_t t = 0; t < s->length; t++) {
-      load_step(s, x, t, inputs, delta, input_matrix, output_matrix, &w);
+      load_step(s, x, t, sequences, &w);
       if (s->keep && t % s->keep == 0)
         store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
       advance(s, x, &w, NULL);
@@ -160,12 +171,13 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
       hold(transition[p] * delta[p], &decay, &ratio, &slope);
       const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * output_matrix[p];
       /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z. */
-      const real by_delta = l * (IS_EULER ? 1 : decay) * (transition[p] * v + drive);
+      const real held = DISCRETIZATION == EULER ? 1 : decay;
+      const real by_delta = l * held * (transition[p] * v + drive);
       grad_delta[p] = (j ? grad_delta[p] : 0) + by_delta;
-      sums[p] += l * delta[p] * ((IS_EULER ? 1 : decay) * v + delta[p] * slope * drive);
+      sums[p] += l * delta[p] * (held * v + delta[p] * slope * drive);
       const real by_matrix = l * gain * u[p], by_output = g[p] * (decay * v + gain * drive);
-      input_sums[p] = INPUT_VARIES ? by_matrix : input_sums[p] + by_matrix;
-      output_sums[p] = OUTPUT_VARIES ? by_output : output_sums[p] + by_output;
+      input_sums[p] = HAS_VARYING_INPUT_MATRIX ? by_matrix : input_sums[p] + by_matrix;
+      output_sums[p] = HAS_VARYING_OUTPUT_MATRIX ? by_output : output_sums[p] + by_output;
       grad_inputs[p] = (j ? grad_inputs[p] : 0) + l * gain * input_matrix[p];
       adjoint[p] = l * decay;
     }
@@ -173,37 +185,37 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
 }
 
 /* The states before each step of a chunk, of which the first is there. */
-static void compute_again(const sizes *s, block x, int64_t start, int64_t stop, const real *inputs,
-                          const real *delta, const real *input_matrix, space *w) {
+static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
+                          real *const *sequences, space *w) {
   const int64_t row = s->states * x.stride;
   memcpy(w->state, w->states, row * sizeof(real));
   for (int64_t t = start; t < stop - 1; t++) {
-    gather(s, x, t, inputs, w->inputs);
-    gather(s, x, t, delta, w->delta);
-    if (INPUT_VARIES) load_matrix(s, x, t, input_matrix, w->input_matrix);
+    load_sources(s, x, t, sequences, w);
     advance(s, x, w, w->states + (t - start) * row);
   }
   memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
 
-/* Gradients of matrices that vary have one part for each column of blocks, (columns, B, T, n); of
- * weights, one for each row of blocks, (rows, D, n). */
-int selective_backward(const sizes *s, const real *grad_outputs, const real *grad_final,
-                       const real *kept, const real *inputs, const real *delta,
-                       const real *transition, const real *input_matrix, const real *output_matrix,
-                       real *grad_inputs, real *grad_delta, real *grad_transition,
-                       real *grad_input_matrix, real *grad_output_matrix, real *grad_initial) {
+/* Sums over the features of a step, in the part that block k has of them. */
+INLINE void sum_matrix(const sizes *s, block x, int64_t k, int64_t t, const real *sums,
+                       real *parts) {
+  sum_features(s, x, t, sums, parts + k % columns(s) * s->batch * s->length * s->states);
+}
+
+int scan_backward(const sizes *s, real *const *arrays) {
+  const real *grad_outputs = arrays[0], *grad_final = arrays[1], *kept = arrays[2];
+  real *const *sequences = arrays + 3, *const *weights = sequences + SEQUENCES;
+  real *const *grad_sequences = weights + WEIGHTS;
+  real *const *grad_weights = grad_sequences + SEQUENCES, *grad_initial = grad_weights[WEIGHTS];
   space w = allocate(s, least(s->keep, s->length));
   if (!w.base) return 1;
-  prefer_large_pages_for(s, grad_inputs, NULL);
-  prefer_large_pages_for(s, grad_delta, NULL);
+  prefer_large_pages_for(s, grad_sequences[INPUTS], NULL);
+  prefer_large_pages_for(s, grad_sequences[DELTA], NULL);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     const int64_t row = s->states * x.stride;
-    const int64_t by_row = k / columns(s) * s->dim * s->states;
-    const int64_t by_column = k % columns(s) * s->batch * s->length * s->states;
-    load_fixed(s, x, transition, input_matrix, output_matrix, &w);
+    load_weights(s, x, weights, &w);
     load_state(s, x, grad_final, w.adjoint);
     memset(w.sums, 0, row * sizeof(real));
     memset(w.input_sums, 0, row * sizeof(real));
@@ -211,24 +223,27 @@ int selective_backward(const sizes *s, const real *grad_outputs, const real *gra
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
       load_state(s, x, kept + place_of_chunk(s, c), w.states);
-      compute_again(s, x, start, stop, inputs, delta, input_matrix, &w);
+      compute_again(s, x, start, stop, sequences, &w);
       for (int64_t t = stop - 1; t >= start; t--) {
-        prefetch_step(s, x, t - STEPS_AHEAD, inputs);
-        prefetch_step(s, x, t - STEPS_AHEAD, delta);
+        prefetch_step(s, x, t - STEPS_AHEAD, sequences[INPUTS]);
+        prefetch_step(s, x, t - STEPS_AHEAD, sequences[DELTA]);
         prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
-        load_step(s, x, t, inputs, delta, input_matrix, output_matrix, &w);
+        load_step(s, x, t, sequences, &w);
         gather(s, x, t, grad_outputs, w.grads);
         retreat(s, x, &w, w.states + (t - start) * row);
-        scatter(s, x, t, w.outputs, grad_inputs);
-        scatter(s, x, t, w.state, grad_delta);
-        if (INPUT_VARIES) sum_features(s, x, t, w.input_sums, grad_input_matrix + by_column);
-        if (OUTPUT_VARIES) sum_features(s, x, t, w.output_sums, grad_output_matrix + by_column);
+        scatter(s, x, t, w.outputs, grad_sequences[INPUTS]);
+        scatter(s, x, t, w.state, grad_sequences[DELTA]);
+        if (HAS_VARYING_INPUT_MATRIX)
+          sum_matrix(s, x, k, t, w.input_sums, grad_sequences[VARYING_INPUT_MATRIX]);
+        if (HAS_VARYING_OUTPUT_MATRIX)
+          sum_matrix(s, x, k, t, w.output_sums, grad_sequences[VARYING_OUTPUT_MATRIX]);
       }
     }
     store_state(s, x, w.adjoint, grad_initial);
-    sum_weight(s, x, w.sums, grad_transition + by_row);
-    if (!INPUT_VARIES) sum_weight(s, x, w.input_sums, grad_input_matrix + by_row);
-    if (!OUTPUT_VARIES) sum_weight(s, x, w.output_sums, grad_output_matrix + by_row);
+    const int64_t part = part_of_row(s, k);
+    sum_weight(s, x, w.sums, grad_weights[TRANSITION] + part);
+    if (HAS_INPUT_MATRIX) sum_weight(s, x, w.input_sums, grad_weights[INPUT_MATRIX] + part);
+    if (HAS_OUTPUT_MATRIX) sum_weight(s, x, w.output_sums, grad_weights[OUTPUT_MATRIX] + part);
   }
   free(w.base);
   restore_mode(mode);

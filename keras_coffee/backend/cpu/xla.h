@@ -1,22 +1,26 @@
-/* Kernels as custom calls of XLA, by its C interface: arrays are arguments, then results; the
- * attribute `sizes` has what follows `first` and `last` in the structure of that name. */
+/* Kernels as custom calls of XLA, by its C interface: `forward_call` and `backward_call`. common.h
+ * includes it.
+ *
+ * XLA has no buffers that are absent: the attribute `places` says where each of its buffers,
+ * arguments and then results, stands among the arrays of the kernel. The attribute `sizes` has what
+ * follows `first` and `last` in the structure of that name. */
 #include "xla/ffi/api/c_api.h"
 
 #ifndef _WIN32
 #include <pthread.h>
 #endif
 
-enum { MOST_ARRAYS = 16, MOST_THREADS = 64 };
+enum { MOST_ARRAYS = 32, MOST_THREADS = 64 };
 
 /* Work worth a second thread: some hundred microseconds of it. */
 enum { STATES_PER_THREAD = 1 << 18 };
 
-typedef int kernel(const sizes *, void *const *arrays);
+typedef int kernel(const sizes *, real *const *arrays);
 
 typedef struct {
   sizes s;
   kernel *run;
-  void *const *arrays;
+  real *const *arrays;
   int failed;
 } part;
 
@@ -79,15 +83,16 @@ static XLA_FFI_Error *call(XLA_FFI_CallFrame *frame, kernel *run) {
     metadata->api_version.minor_version = XLA_FFI_API_MINOR;
     return NULL;
   }
-  void *arrays[MOST_ARRAYS];
-  int64_t count = 0;
+  /* Attributes are sorted by name. */
+  const int64_t *places = ((XLA_FFI_Array *)frame->attrs.attrs[0])->data;
+  const int64_t *given = ((XLA_FFI_Array *)frame->attrs.attrs[1])->data;
+  real *arrays[MOST_ARRAYS] = {NULL};
   for (int64_t k = 0; k < frame->args.size; k++)
-    arrays[count++] = ((XLA_FFI_Buffer *)frame->args.args[k])->data;
+    arrays[*places++] = ((XLA_FFI_Buffer *)frame->args.args[k])->data;
   for (int64_t k = 0; k < frame->rets.size; k++)
-    arrays[count++] = ((XLA_FFI_Buffer *)frame->rets.rets[k])->data;
+    arrays[*places++] = ((XLA_FFI_Buffer *)frame->rets.rets[k])->data;
 
   part whole = {.run = run, .arrays = arrays};
-  const int64_t *given = ((XLA_FFI_Array *)frame->attrs.attrs[0])->data;
   memcpy(&whole.s.sequences, given, sizeof(sizes) - 2 * sizeof(int64_t));
   const sizes *s = &whole.s;
   const int64_t rows = (s->batch + s->sequences - 1) / s->sequences;
@@ -102,3 +107,7 @@ static XLA_FFI_Error *call(XLA_FFI_CallFrame *frame, kernel *run) {
   args.errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
   return frame->api->XLA_FFI_Error_Create(&args);
 }
+
+XLA_FFI_Error *forward_call(XLA_FFI_CallFrame *frame) { return call(frame, scan_forward); }
+
+XLA_FFI_Error *backward_call(XLA_FFI_CallFrame *frame) { return call(frame, scan_backward); }
