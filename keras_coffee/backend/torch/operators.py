@@ -176,7 +176,7 @@ def _linear_operator(name, schema, loop, fake):
     """An operator that kernels compute where they are there, and a loop elsewhere."""
 
     def run(kernels, *tensors, reverse):
-        function = getattr(kernels, name) if kernels.is_available() else loop
+        function = getattr(kernels, name, loop) if kernels.is_available() else loop
         return function(*tensors, reverse=reverse)
 
     operator = torch.library.custom_op(
