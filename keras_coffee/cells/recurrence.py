@@ -120,9 +120,10 @@ class Recurrence:
         named = dict(zip(self._template.tensors, weights, strict=True))
         order = [name for name in cell_class.SEQUENCES if name not in named and name != "mask"]
         given = dict(zip(order, inputs, strict=True)) | {"mask": mask}
-        fields = [field.name for field in dataclasses.fields(cell_class)]
         sequences = [given.get(name) for name in cell_class.SEQUENCES]
-        return sequences, [named.get(k) for k in fields if k not in cell_class.OPTIONS]
+        return sequences, [
+            named.get(k) for k in self._template.names if k not in cell_class.OPTIONS
+        ]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -142,6 +143,7 @@ class _Template:
             )
         fields = _fields(cell)
         self.cell_class: Any = type(cell)
+        self.names = tuple(fields)
         self.tensors: tuple[str, ...] = tuple(
             name for name, value in fields.items() if _is_tensor(value)
         )

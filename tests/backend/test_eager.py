@@ -1,5 +1,7 @@
 """PyTorch's own operators where there are no kernels."""
 
+import types
+
 import keras
 import pytest
 from scans import coffee_arrays, selective_arrays
@@ -20,10 +22,15 @@ from torch_scans import (
 
 from keras_coffee.backend.cpu import compiler
 from keras_coffee.backend.torch import fused
+from keras_coffee.ops import coffee_scan
 
 CACHES = [
     getattr(compiler, name) for name in ("compiler", "is_available", "library", "_folder", "_warn")
 ]
+
+
+# A recurrence that has kernels.
+KERNEL = types.SimpleNamespace(kernel="coffee")
 
 
 def forget():
@@ -42,7 +49,7 @@ def new_process(monkeypatch):
 
 @pytest.fixture
 def eager(monkeypatch):
-    monkeypatch.setattr(fused, "implementation", lambda inputs: "eager")
+    monkeypatch.setattr(fused, "implementation", lambda recurrence, x: "eager")
 
 
 @SCANS
@@ -53,11 +60,11 @@ def test_without_a_compiler_the_results_are_the_same_and_a_warning_says_so(
     tensors = leaves(make((2, 6, 3, 2)), torch.float64)
     with pytest.warns(UserWarning, match=r"three to thirty times slower.*keras-coffee\[cpu\]"):
         without = results_and_gradients(scan, tensors)
-    assert fused.implementation(tensors["inputs"]) == "eager"
+    assert fused.implementation(KERNEL, tensors["inputs"]) == "eager"
     without_again = results_and_gradients(scan, tensors)  # and no second warning
     monkeypatch.undo()
     forget()
-    assert fused.implementation(tensors["inputs"]) == "kernel"
+    assert fused.implementation(KERNEL, tensors["inputs"]) == "kernel"
     with_kernels = results_and_gradients(scan, tensors)
     assert_equal(without_again, without)
     for a, b in zip(without, with_kernels, strict=True):
@@ -67,7 +74,7 @@ def test_without_a_compiler_the_results_are_the_same_and_a_warning_says_so(
 def test_a_compiler_that_fails_is_as_good_as_none(new_process, monkeypatch):
     monkeypatch.setenv("CC", "false")
     with pytest.warns(UserWarning, match="because false failed"):
-        assert fused.implementation(torch.zeros(1)) == "eager"
+        assert fused.implementation(KERNEL, torch.zeros(1)) == "eager"
 
 
 @pytest.mark.parametrize("optional", [False, True], ids=["", "optional"])
@@ -93,15 +100,14 @@ def test_selective_by_operators(discretization, varying, eager):
 def test_masks_by_operators(monkeypatch):
     arrays = coffee_arrays((3, 9, 5, 2), gate_scale=0.5, input_scale=1.0)
     tensors = leaves(arrays, torch.float64)
-    mask = torch.ones(3, 9, dtype=torch.float64)
+    mask = torch.ones(3, 9, dtype=torch.bool)
     mask[0, 4:6] = mask[1, :2] = mask[2, 8] = 0
 
     def scan(recompute, **tensors):
-        options = {"mask": mask, "feedback": "sigmoid", "recompute": recompute}
-        return fused.coffee_scan(**tensors, **options)
+        return coffee_scan(**tensors, mask=mask, recompute=recompute)
 
     by_kernel = [results_and_gradients(scan, tensors, recompute=r) for r in (False, True)]
-    monkeypatch.setattr(fused, "implementation", lambda inputs: "eager")
+    monkeypatch.setattr(fused, "implementation", lambda recurrence, x: "eager")
     by_operators = results_and_gradients(scan, tensors, recompute=False)
     for results in by_kernel:
         for a, b in zip(results, by_operators, strict=True):

@@ -1,7 +1,6 @@
 """The scans as operators: PyTorch's own checks, `torch.compile`, exported programs."""
 
 import keras
-import numpy as np
 import pytest
 from scans import coffee_arrays, selective_arrays
 
@@ -16,30 +15,28 @@ from keras_coffee.backend.torch import operators
 from keras_coffee.ops import coffee_scan
 
 
-def coffee_sample(dtype, keep, masked, requires_grad=False):
+def coffee_sample(dtype, masked, requires_grad=False):
     arrays = coffee_arrays((2, 4, 3, 2))
-    names = "transition", "gate", "readout", "input_matrix", "output_gate"
-    tensors = [
-        torch.tensor(x, dtype=dtype)
-        for x in (arrays["inputs"], np.stack([arrays[n] for n in names]), arrays["initial_state"])
-    ]
-    inputs, weights, state = (x.requires_grad_(requires_grad) for x in tensors)
+    names = "inputs", "transition", "gate", "readout", "input_matrix", "output_gate"
+    tensors = [torch.tensor(arrays[k], dtype=dtype) for k in (*names, "initial_state")]
+    inputs, *others = (x.requires_grad_(requires_grad) for x in tensors)
     mask = torch.ones(2, 4, dtype=dtype).tril() if masked else None
-    options = {"feedback": "sigmoid", "has_input_matrix": True, "has_output_gate": True}
-    return (inputs, mask, weights, state), {**options, "keep": keep}
+    return (inputs, mask, *others), {"feedback": "sigmoid"}
 
 
-def selective_sample(dtype, keep, fixed, requires_grad=False):
+def selective_sample(dtype, fixed, requires_grad=False):
     arrays = selective_arrays((2, 4, 3, 2), varying=(True, not fixed))
-    tensors = [torch.tensor(x, dtype=dtype) for x in arrays.values()]
-    tensors = tuple(x.requires_grad_(requires_grad) for x in tensors)
-    return tensors, {"discretization": "zoh", "keep": keep}
+    tensors = {k: torch.tensor(x, dtype=dtype) for k, x in arrays.items()}
+    tensors = {k: x.requires_grad_(requires_grad) for k, x in tensors.items()}
+    names = "inputs", "delta", "input_matrix", "output_matrix"
+    sequences = [tensors[k] for k in names]
+    weights = [tensors["transition"], None, None]
+    if fixed:
+        sequences[3], weights[2] = None, sequences[3]
+    return (*sequences, *weights, tensors["initial_state"]), {"discretization": "zoh"}
 
 
-OPERATORS = {
-    "coffee": (coffee_sample, operators.coffee_forward, operators.coffee_backward),
-    "selective": (selective_sample, operators.selective_forward, operators.selective_backward),
-}
+SAMPLES = {"coffee": coffee_sample, "selective": selective_sample}
 
 
 @pytest.mark.parametrize(
@@ -47,16 +44,28 @@ OPERATORS = {
     [(torch.float32, 0, False), (torch.float64, 1, True), (torch.float32, 3, False)],
     ids=str,
 )
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", SAMPLES)
 def test_operators_pass_the_checks_of_pytorch(name, dtype, keep, variant):
-    sample, forward, backward = OPERATORS[name]
-    args, options = sample(dtype, keep, variant, requires_grad=keep > 0)
-    torch.library.opcheck(forward, args, options)
+    args, options = SAMPLES[name](dtype, variant, requires_grad=keep > 0)
+    options["keep"] = keep
+    torch.library.opcheck(operators.FORWARD[name], args, options)
     if keep:
-        args, options = sample(dtype, keep, variant)
-        outputs, final_state, kept = forward(*args, **options)
+        args, _ = SAMPLES[name](dtype, variant)
+        outputs, final_state, kept = operators.FORWARD[name](*args, **options)
         args = outputs, final_state, kept, *args[:-1]
-        torch.library.opcheck(backward, args, options)
+        torch.library.opcheck(operators.BACKWARD[name], args, options)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+def test_the_linear_operators_pass_them_too(dtype, reverse):
+    inputs, state = torch.randn(2, 5, 3, dtype=dtype), torch.randn(2, 3, dtype=dtype)
+    decay = torch.randn(1, 5, 3, dtype=dtype)
+    args = [x.requires_grad_() for x in (decay, inputs, state)]
+    torch.library.opcheck(operators.linear_forward, args, {"reverse": reverse})
+    decay, inputs, state = (x.detach() for x in args)
+    args = inputs, inputs, decay, state
+    torch.library.opcheck(operators.linear_backward, args, {"reverse": reverse})
 
 
 @SCANS

@@ -26,20 +26,23 @@ def _has_kernel(recurrence, x):
 
 # What runs a recurrence, given its first tensor; the first that holds. Which of several kernels
 # runs on a GPU, `gpu_kernels` says.
-IMPLEMENTATIONS = (
-    ("export", _is_exported, export.recurrence),
-    ("kernel", _has_kernel, operators.recurrence),
-    ("eager", lambda recurrence, x: True, eager.recurrence),
-)
+IMPLEMENTATIONS = {
+    "export": (_is_exported, export.recurrence),
+    "kernel": (_has_kernel, operators.recurrence),
+    "eager": (lambda recurrence, x: True, eager.recurrence),
+}
+
+
+def implementation(recurrence, x):
+    """The name of what runs a recurrence."""
+    return next(name for name, (holds, _) in IMPLEMENTATIONS.items() if holds(recurrence, x))
 
 
 def recurrence(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
     export.refuse_to_fix_the_length()
-    for _, holds, run in IMPLEMENTATIONS:
-        if holds(recurrence, tensors[0]):
-            return run(recurrence, *tensors, recompute=recompute)
-    raise AssertionError("The last implementation always holds.")
+    _, run = IMPLEMENTATIONS[implementation(recurrence, tensors[0])]
+    return run(recurrence, *tensors, recompute=recompute)
 
 
 def linear_scan(decay, inputs, initial_state, *, reverse):

@@ -33,7 +33,7 @@ def recurrence(recurrence, *tensors, recompute):
     sequences, weights = recurrence.arguments(inputs, mask, weights)
     arguments = [None if x is None else x.contiguous() for x in (*sequences, *weights, *state)]
     keep = _steps_between_kept_states(arguments, recompute)
-    outputs, final_state, _ = _FORWARD[recurrence.kernel](
+    outputs, final_state, _ = FORWARD[recurrence.kernel](
         *arguments, **recurrence.options, keep=keep
     )
     return outputs, [final_state]
@@ -80,7 +80,6 @@ def _operator(name, schema, run, fake):
 def _forward_operator(name):
     sequences, weights, options = _SCHEMAS[name]
     count = len(sequences.split(", "))
-    backward = _backward_operator(name)
 
     def run(kernels, *tensors, keep, **options):
         sequences, weights, state = tensors[:count], tensors[count:-1], tensors[-1]
@@ -111,7 +110,8 @@ def _forward_operator(name):
         if grad_final is None:
             grad_final = kept.new_zeros(ctx.shape)
         grads = grad_outputs.contiguous(), grad_final.contiguous()
-        return _in_place_of(tensors, backward(*grads, kept, *tensors, **ctx.options))
+        grads = BACKWARD[name](*grads, kept, *tensors, **ctx.options)
+        return _in_place_of(tensors, grads)
 
     operator = _operator(
         f"{name}_forward",
@@ -160,7 +160,8 @@ def _backward_operator(name):
     )
 
 
-_FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
+FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
+BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
 
 
 # The linear recurrence, whose outputs are its states.
@@ -169,7 +170,7 @@ _FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
     tensors = (x.contiguous() for x in (decay, inputs, initial_state))
-    return _linear_forward(*tensors, reverse=reverse)
+    return linear_forward(*tensors, reverse=reverse)
 
 
 def _linear_operator(name, schema, loop, fake):
@@ -214,13 +215,13 @@ def _linear_loop_back(grad_states, states, decay, initial_state, *, reverse):
     return grad_decay, grads, conjugate[:, first] * grads[:, first]
 
 
-_linear_forward = _linear_operator(
+linear_forward = _linear_operator(
     "linear_forward",
     "(Tensor decay, Tensor inputs, Tensor state, *, bool reverse) -> Tensor",
     _linear_loop,
     lambda decay, inputs, state, *, reverse: torch.empty_like(inputs),
 )
-_linear_backward = _linear_operator(
+linear_backward = _linear_operator(
     "linear_backward",
     "(Tensor grad_states, Tensor states, Tensor decay, Tensor state, *, bool reverse) "
     "-> (Tensor, Tensor, Tensor)",
@@ -239,7 +240,7 @@ def _keep_linear(ctx, inputs, keyword_only_inputs, output):
 
 def _linear_gradients(ctx, grad_states):
     refuse_second_derivatives()
-    return _linear_backward(grad_states.contiguous(), *ctx.saved_tensors, **ctx.options)
+    return linear_backward(grad_states.contiguous(), *ctx.saved_tensors, **ctx.options)
 
 
-_linear_forward.register_autograd(_linear_gradients, setup_context=_keep_linear)
+linear_forward.register_autograd(_linear_gradients, setup_context=_keep_linear)
