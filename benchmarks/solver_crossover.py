@@ -108,7 +108,7 @@ def scans() -> list[Callable[..., Any]]:
         return ops.coffee_scan(inputs, transition, gate, readout, **options)[0]
 
     def linear(decay, inputs, initial_state, solver):
-        return ops.linear_scan(decay, inputs, initial_state=initial_state, solver=solver)
+        return ops.linear_scan(decay, inputs, initial_state=initial_state, solver=solver)[0]
 
     return [coffee, linear]
 

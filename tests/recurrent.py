@@ -1,11 +1,66 @@
 """The recurrent layers under test: cases, data, and their equations in float64."""
 
+import keras
 import numpy as np
 import oracles
 from keras import ops
 from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+from keras_coffee.layers import RecurrentLayer, StateSpec, WeightSpec
+from keras_coffee.ops import linear_scan, masking
+
+
+@keras.saving.register_keras_serializable("tests")
+class TwoStates(RecurrentLayer):
+    """A layer of a user's own: two states of other shapes, one complex, and wider outputs.
+
+    z(k) = 0.9 e^(iθ) z(k-1) + P u(k)
+    s(k) = σ(d) s(k-1) + u(k)
+    y(k) = [Re z(k), w s(k)]
+    """
+
+    WEIGHTS = {
+        "angle": WeightSpec(("n",), "standard_normal"),
+        "input_projection": WeightSpec(("D", "n"), "standard_normal"),
+        "decay": WeightSpec(("D",), "standard_normal"),
+    }
+
+    def __init__(self, n, **kwargs):
+        super().__init__(**kwargs)
+        self.n = n
+
+    def build(self, inputs_shape, initial_state_shape=None):
+        self.scale = self.add_weight(name="scale", shape=inputs_shape[-1:], autocast=False)
+        super().build(inputs_shape, initial_state_shape)
+
+    def state_specs(self, dim):
+        return [StateSpec((self.n,), self.complex_state_dtype), StateSpec((dim,))]
+
+    def output_size(self, dim):
+        return self.n + dim
+
+    def scan(self, inputs, initial_state, mask):
+        turning, leaky = initial_state or (None, None)
+        decay, scale = (ops.cast(w, self.state_dtype) for w in (self.decay, self.scale))
+        # `ops.view_as_complex` is of single precision on TensorFlow.
+        turn = 0.9 * ops.exp(1j * ops.cast(self.angle, self.complex_state_dtype))
+        drive = ops.cast(self.project(inputs, self.input_projection), self.complex_state_dtype)
+        turning = self._linear(turn, drive, turning, mask)
+        leaky = self._linear(ops.sigmoid(decay), inputs, leaky, mask)
+        outputs = ops.concatenate([ops.real(turning), scale * leaky], axis=-1)
+        return masking.zero_before_first(outputs, mask), [turning[:, -1], leaky[:, -1]]
+
+    def _linear(self, decay, drive, state, mask):
+        if mask is not None:
+            # `ops.where` would make complex128 complex64 on TensorFlow.
+            counts = ops.cast(mask[..., None], drive.dtype)
+            decay = counts * decay + (1.0 - counts)
+        return linear_scan(decay, drive, initial_state=state, solver=self.solver)[0]
+
+    def get_config(self):
+        return {**super().get_config(), "n": self.n}
+
 
 LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
 
@@ -19,12 +74,14 @@ CASES = {
     "coffee-none": (CoffeeLayer, {"feedback": None}, 36),
     "s6": (S6Layer, {}, 45),
     "linearized-s6": (LinearizedS6Layer, {}, 45),
+    "two-states": (TwoStates, {}, 22),
 }
 # One case a layer, for what takes long.
 CHOSEN = ("coffee-all", "s6", "linearized-s6")
 # For what takes longer, and is about Keras more than about an equation: the selective layers share
 # scan, masks and states, so where each is compiled some files take the one, some the other by day.
 WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6")
+WITH_TWO_STATES = (*WITH_S6, "two-states")
 WITH_LINEARIZED_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "linearized-s6")
 # One shape for most tests, so that TensorFlow compiles a scan once.
 SHAPE = (2, 9, 3)
@@ -47,6 +104,18 @@ def make(name, **arguments):
 
 def random_inputs(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def random_states(layer, batch, dim=3, seed=1):
+    """One array for each state of a layer, in its dtype."""
+    generator = np.random.default_rng(seed)
+    states = []
+    for spec in layer.state_specs(dim):
+        state = generator.normal(size=(batch, *spec.shape))
+        if spec.dtype is not None:
+            state = state + 1j * generator.normal(size=state.shape)
+        states.append(state.astype(spec.dtype or layer.state_dtype))
+    return states
 
 
 def randomized(layer, dim=3, batch=None):
@@ -77,11 +146,13 @@ def to_numpy(tree):
 
 
 def expected(layer, inputs, initial_state=None):
-    """Outputs and the final state by the layer's equations in float64, from its weights."""
+    """Outputs and the final states by the layer's equations in float64, from its weights."""
     w = {weight.name: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
     u = np.float64(inputs)
-    state = np.zeros((len(u), u.shape[-1], layer.n)) if initial_state is None else initial_state
-    arrays = {"inputs": u, "initial_state": np.float64(state)}
+    states = initial_state or [0 * x for x in random_states(layer, len(u), u.shape[-1])]
+    if isinstance(layer, TwoStates):
+        return _two_states(w, u, *states)
+    arrays = {"inputs": u, "initial_state": np.float64(states[0])}
     if isinstance(layer, CoffeeLayer):
         return oracles.values(oracles.coffee, w | arrays, layer.feedback)
     arguments = u @ w["step_projection"]
@@ -95,3 +166,12 @@ def expected(layer, inputs, initial_state=None):
         return oracles.values(oracles.selective, arrays, "zoh")
     arrays |= {"delta": 1 / (1 + np.exp(-arguments)), "output_matrix": w["readout"]}
     return oracles.values(oracles.selective, w | arrays, "euler")
+
+
+def _two_states(w, u, turning, leaky):
+    outputs = []
+    for t in range(u.shape[1]):
+        turning = 0.9 * np.exp(1j * w["angle"]) * turning + u[:, t] @ w["input_projection"]
+        leaky = leaky / (1 + np.exp(-w["decay"])) + u[:, t]
+        outputs.append(np.concatenate([turning.real, w["scale"] * leaky], -1))
+    return np.stack(outputs, 1), turning, leaky

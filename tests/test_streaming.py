@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from recurrent import CASES, make, random_inputs, randomized, to_numpy
+from recurrent import CASES, TwoStates, make, random_inputs, randomized, to_numpy
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer, Stream
 from keras_coffee.layers import SoftminLogits, SymbolEmbedding
@@ -29,6 +29,7 @@ def several():
         CoffeeLayer(4, output_filter=True),
         keras.layers.LayerNormalization(),
         keras.Sequential([S6Layer(4), keras.layers.Dropout(0.5)]),
+        TwoStates(2),
         keras.layers.Dense(DIM, activation="tanh"),
         LinearizedS6Layer(4),
     )
@@ -37,14 +38,17 @@ def several():
 @pytest.mark.parametrize("case", CASES)
 def test_steps_of_a_layer_equal_the_full_pass(case):
     layer = randomized(make(case, return_state=True))
-    outputs, final_state = to_numpy(layer(INPUTS))
-    (state,), steps = layer.get_initial_state(BATCH), []
+    outputs, *final = to_numpy(layer(INPUTS))
+    state, steps = layer.get_initial_state(BATCH), []
     for t in range(LENGTH):
         outputs_t, state = layer.step(INPUTS[:, t], state)
-        assert outputs_t.shape == (BATCH, DIM)
+        assert outputs_t.shape == (BATCH, layer.output_size(DIM))
         steps.append(to_numpy(outputs_t))
     np.testing.assert_allclose(np.stack(steps, 1), outputs, **CLOSE)
-    np.testing.assert_allclose(to_numpy(state), final_state, **CLOSE)
+    # A tensor, unless there are several.
+    states = state if isinstance(state, list) else [state]
+    for actual, exact in zip(to_numpy(states), final, strict=True):
+        np.testing.assert_allclose(actual, exact, **CLOSE)
 
 
 def test_steps_leave_a_carried_state_alone_and_ignore_what_is_returned():

@@ -23,7 +23,7 @@ class StateSpec(NamedTuple):
 
     Args:
         shape: Its shape without the axis of the batch.
-        dtype: Its dtype, for example `"complex64"`. None: the layer's `state_dtype`.
+        dtype: Its dtype, such as the layer's `complex_state_dtype`. None: its `state_dtype`.
 
     Example:
         >>> StateSpec((3, 4)).shape
@@ -198,6 +198,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return "float64" if self.compute_dtype == "float64" else "float32"
 
     @property
+    def complex_state_dtype(self) -> str:
+        """The complex dtype of the same precision, for `StateSpec`."""
+        return "complex128" if self.state_dtype == "float64" else "complex64"
+
+    @property
     def states(self) -> list[keras.Variable] | None:
         """The states carried from batch to batch, or None if there are none."""
         return list(self._carried) or None
@@ -226,16 +231,18 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             )
         return self.state_specs(self._dim)
 
-    def as_states(self, given: Any, batch: int | None) -> list[Tensor]:
+    def as_states(self, given: Any, batch: int | None, name: str = "initial_state") -> list[Tensor]:
         """States that came as a tensor or a list, checked, each in its dtype."""
         specs = self._built_specs()
         states = list(given) if isinstance(given, (list, tuple)) else [given]
         if len(states) != len(specs):
             has = "one state" if len(specs) == 1 else f"{len(specs)} states"
             shapes = ", ".join(str(("batch", *spec.shape)) for spec in specs).replace("'", "")
-            raise ValueError(f"{self.name!r} has {has}, {shapes}, received {len(states)}.")
+            raise ValueError(
+                f"{self.name!r} has {has}, {shapes}, received {len(states)} as `{name}`."
+            )
         return [
-            as_parameter(state, "initial_state", (batch, *spec.shape), self._dtype_of(spec))
+            as_parameter(state, name, (batch, *spec.shape), self._dtype_of(spec))
             for state, spec in zip(states, specs, strict=True)
         ]
 
@@ -335,7 +342,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
         if self.zero_output_for_mask:
             outputs = masking.zero_masked(outputs, mask)
-        final = list(final) if isinstance(final, (list, tuple)) else [final]
+        final = self.as_states(final, inputs.shape[0], "final state")
         return ops.cast(outputs, self.compute_dtype), final
 
     def run_cell(

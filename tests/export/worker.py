@@ -24,11 +24,11 @@ def build_models():
 
     class Average(keras.layers.Layer):
         def call(self, x):
-            return linear_scan(keras.ops.sigmoid(x), x)
+            return linear_scan(keras.ops.sigmoid(x), x)[0]
 
     class AverageToCome(keras.layers.Layer):
         def call(self, x):
-            return linear_scan(keras.ops.sigmoid(x), x, reverse=True)
+            return linear_scan(keras.ops.sigmoid(x), x, reverse=True)[0]
 
     # Without the sigmoid, COFFEE stays at 0: nothing to compare.
     layers = {

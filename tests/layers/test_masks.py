@@ -6,99 +6,118 @@ import pytest
 from gradients import value_and_gradients
 from keras import ops
 from recurrent import (
-    WITH_S6,
+    WITH_TWO_STATES,
     make,
     random_inputs,
+    random_states,
     randomized,
     to_numpy,
     with_weights_of,
 )
+from scans import differentiate
 
 BATCH, LENGTH, DIM = 4, 9, 3
 # Left, right and middle padding, and a row of padding alone.
 MASK = np.ones((BATCH, LENGTH), bool)
 MASK[0, :3] = MASK[1, 6:] = MASK[2, 3:5] = MASK[3] = False
 INPUTS = random_inputs(BATCH, LENGTH, DIM)
-STATE = random_inputs(BATCH, DIM, 4, seed=1)
 # Two float32 runs of the same numbers, one of them over a longer sequence.
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-@pytest.fixture(params=WITH_S6)
+@pytest.fixture(params=WITH_TWO_STATES)
 def layer(request):
     return randomized(make(request.param, return_state=True))
 
 
-def inner(tensor, array):
-    return ops.sum(ops.multiply(tensor, array))
+@pytest.fixture
+def states(layer):
+    return random_states(layer, BATCH)
 
 
-def alone(layer, row, inputs=INPUTS, state=STATE):
-    """A row without its padding: outputs and final state."""
-    steps = inputs[row : row + 1, MASK[row]]
+def alone(layer, row, states):
+    """A row without its padding: outputs and final states."""
+    steps, own = INPUTS[row : row + 1, MASK[row]], [state[row : row + 1] for state in states]
     if not steps.size:
-        return np.zeros((0, DIM)), state[row]
-    outputs, final_state = to_numpy(layer(steps, initial_state=state[row : row + 1]))
-    return outputs[0], final_state[0]
+        return np.zeros((0, layer.output_size(DIM))), *(state[0] for state in own)
+    return tuple(x[0] for x in to_numpy(layer(steps, initial_state=own)))
 
 
 @pytest.mark.parametrize("padding", [0.0, 1e30, np.inf, np.nan])
-def test_a_padded_batch_equals_each_row_alone_in_value(layer, padding):
+def test_a_padded_batch_equals_each_row_alone_in_value(layer, states, padding):
     padded = np.where(MASK[..., None], INPUTS, padding).astype("float32")
-    outputs, final_state = to_numpy(layer(padded, initial_state=STATE, mask=MASK))
+    outputs, *final = to_numpy(layer(padded, initial_state=states, mask=MASK))
     for row in range(BATCH):
-        own, own_final = alone(layer, row)
+        own, *own_final = alone(layer, row, states)
         np.testing.assert_allclose(outputs[row, MASK[row]], own, **CLOSE)
-        np.testing.assert_allclose(final_state[row], own_final, **CLOSE)
+        for state, own_state in zip(final, own_final, strict=True):
+            np.testing.assert_allclose(state[row], own_state, **CLOSE)
 
 
 @pytest.mark.smoke
-def test_a_padded_batch_equals_each_row_alone_in_gradient(layer):
-    weights, names = layer.get_weights(), [weight.name for weight in layer.weights]
-    by_outputs, by_final = random_inputs(*INPUTS.shape, seed=2), random_inputs(4, 3, 4, seed=3)
+def test_a_padded_batch_equals_each_row_alone_in_gradient(layer, states):
+    weights = {weight.name: to_numpy(weight) for weight in layer.weights}
+    names = [f"state {k}" for k in range(len(states))]
+    cotangents = [
+        random_inputs(*MASK.shape, layer.output_size(DIM), seed=2),
+        *random_states(layer, BATCH, seed=3),
+    ]
 
-    def gradients(inputs, state, by_outputs, by_final, mask=None):
-        def loss(inputs, state, *weights):
-            (outputs, final_state), _ = layer.stateless_call(
-                weights, [], inputs, initial_state=state, mask=mask
+    def gradients(inputs, states, cotangents, mask=None):
+        def scan(inputs, **given):
+            results, _ = layer.stateless_call(
+                [given[name] for name in weights],
+                [],
+                inputs,
+                initial_state=[given[name] for name in names],
+                mask=mask,
             )
-            return inner(outputs, by_outputs) + inner(final_state, by_final)
+            return tuple(results)
 
-        return value_and_gradients(loss, inputs, state, *weights)[1]
+        arrays = {"inputs": inputs, **dict(zip(names, states, strict=True)), **weights}
+        return differentiate(scan, arrays, cotangents)[1]
 
     padded = np.where(MASK[..., None], INPUTS, np.float32(np.nan))
     # The cotangent of a repeated output would belong to the step that it repeats.
-    seen = by_outputs * MASK[..., None]
-    by_inputs, by_state, *by_weights = gradients(padded, STATE, seen, by_final, MASK)
-    assert not by_inputs[~MASK].any()
-    np.testing.assert_array_equal(by_state[3], by_final[3])
-    totals = [np.zeros_like(weight) for weight in weights]
+    seen = cotangents[0] * MASK[..., None]
+    actual = gradients(padded, states, [seen, *cotangents[1:]], MASK)
+    assert not actual["inputs"][~MASK].any()
+    for name, cotangent in zip(names, cotangents[1:], strict=True):
+        np.testing.assert_array_equal(actual[name][3], cotangent[3])
+    totals = dict.fromkeys(weights, 0.0)
     for row in range(BATCH - 1):
         one, kept = slice(row, row + 1), MASK[row]
-        own_inputs, own_state, *own_weights = gradients(
-            INPUTS[one, kept], STATE[one], by_outputs[one, kept], by_final[one]
+        own = gradients(
+            INPUTS[one, kept],
+            [state[one] for state in states],
+            [cotangents[0][one, kept], *(c[one] for c in cotangents[1:])],
         )
-        scale = abs(own_inputs).max()
-        np.testing.assert_allclose(by_inputs[one, kept] / scale, own_inputs / scale, **CLOSE)
-        scale = abs(own_state).max()
-        np.testing.assert_allclose(by_state[one] / scale, own_state / scale, **CLOSE)
-        totals = [total + own for total, own in zip(totals, own_weights, strict=True)]
-    for name, total, actual in zip(names, totals, by_weights, strict=True):
-        scale = abs(total).max()
-        np.testing.assert_allclose(actual / scale, total / scale, **CLOSE, err_msg=name)
+        parts = {name: actual[name][one] for name in names} | {
+            "inputs": actual["inputs"][one, kept]
+        }
+        for name, part in parts.items():
+            assert_close(part, own[name], name)
+        totals = {name: total + own[name] for name, total in totals.items()}
+    for name, total in totals.items():
+        assert_close(actual[name], total, name)
+
+
+def assert_close(actual, exact, name):
+    scale = abs(exact).max()
+    np.testing.assert_allclose(actual / scale, exact / scale, **CLOSE, err_msg=name)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_outputs_are_repeated_or_zero(layer, recompute):
+def test_outputs_are_repeated_or_zero(layer, states, recompute):
     layer = with_weights_of(layer, recompute=recompute)
-    outputs, _ = to_numpy(layer(INPUTS, initial_state=STATE, mask=MASK))
+    outputs, *_ = to_numpy(layer(INPUTS, initial_state=states, mask=MASK))
     # There is nothing to repeat yet before the first step that counts, as in Keras.
     assert not outputs[0, :3].any()
     assert not outputs[3].any()
     np.testing.assert_array_equal(outputs[1, 6:], np.tile(outputs[1, 5], (3, 1)))
     np.testing.assert_array_equal(outputs[2, 3:5], np.tile(outputs[2, 2], (2, 1)))
     zeroing = with_weights_of(layer, zero_output_for_mask=True)
-    zeroed, _ = to_numpy(zeroing(INPUTS, initial_state=STATE, mask=MASK))
+    zeroed, *_ = to_numpy(zeroing(INPUTS, initial_state=states, mask=MASK))
     np.testing.assert_array_equal(zeroed, outputs * MASK[..., None])
 
 
@@ -114,12 +133,12 @@ def test_repeated_outputs_send_their_gradient_to_the_step_that_they_repeat(layer
     assert not by_inputs[:, 6:].any()
 
 
-def test_backwards_a_mask_is_turned_with_the_inputs(layer):
+def test_backwards_a_mask_is_turned_with_the_inputs(layer, states):
     backwards = with_weights_of(layer, go_backwards=True)
-    outputs, final_state = backwards(INPUTS, initial_state=STATE, mask=MASK)
-    turned, turned_final = layer(INPUTS[:, ::-1], initial_state=STATE, mask=MASK[:, ::-1])
-    np.testing.assert_array_equal(*to_numpy([outputs, turned]))
-    np.testing.assert_array_equal(*to_numpy([final_state, turned_final]))
+    results = backwards(INPUTS, initial_state=states, mask=MASK)
+    turned = layer(INPUTS[:, ::-1], initial_state=states, mask=MASK[:, ::-1])
+    for pair in zip(to_numpy(results), to_numpy(turned), strict=True):
+        np.testing.assert_array_equal(*pair)
 
 
 # Where masks come from, and where they go.
@@ -164,20 +183,23 @@ def test_a_mask_is_used_and_passed_on_in_the_order_of_the_outputs(go_backwards):
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_an_initial_state_does_not_make_the_mask_disappear(symbolic):
+@pytest.mark.parametrize("name", ["s6", "two-states"])
+def test_an_initial_state_does_not_make_the_mask_disappear(name, symbolic):
     # Keras' own layers drop the mask of their inputs when an initial state comes too.
-    layer, source = make("s6", return_state=True), embedding()
+    layer, source = make(name, return_state=True), embedding()
+    states = random_states(layer, 2)
     if symbolic:
-        tokens, state = keras.Input((None,), dtype="int32"), keras.Input((DIM, 4))
-        outputs, final_state = layer(source(tokens), initial_state=state)
-        model = keras.Model([tokens, state], [outputs, final_state, SeenMask()(outputs)])
-        outputs, final_state, mask = model([TOKENS, STATE[:2]])
+        tokens = keras.Input((None,), dtype="int32")
+        given = [keras.Input(state.shape[1:], dtype=state.dtype.name) for state in states]
+        outputs, *final = layer(source(tokens), initial_state=given)
+        model = keras.Model([tokens, *given], [outputs, *final, SeenMask()(outputs)])
+        *results, mask = model([TOKENS, *states])
         np.testing.assert_array_equal(to_numpy(mask), TOKENS != 0)
     else:
-        outputs, final_state = layer(source(TOKENS), initial_state=STATE[:2])
+        results = layer(source(TOKENS), initial_state=states)
     vectors = ops.convert_to_tensor(to_numpy(source(TOKENS)))
-    expected = layer(vectors, initial_state=STATE[:2], mask=TOKENS != 0)
-    for actual, e in zip(to_numpy([outputs, final_state]), to_numpy(expected), strict=True):
+    expected = layer(vectors, initial_state=states, mask=TOKENS != 0)
+    for actual, e in zip(to_numpy(list(results)), to_numpy(expected), strict=True):
         np.testing.assert_allclose(actual, e, **CLOSE)
 
 

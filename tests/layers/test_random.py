@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from keras import ops
 from nightly import IS_NIGHTLY
-from recurrent import LAYERS
+from recurrent import LAYERS, TwoStates, random_states
 from rounding import assert_within
 from scans import differentiate, precision, transitions, widened
 
@@ -59,7 +59,7 @@ class Example:
 
 @st.composite
 def examples(draw):
-    layer_class = draw(st.sampled_from(LAYERS))
+    layer_class = draw(st.sampled_from((*LAYERS, TwoStates)))
     return Example(
         layer_class,
         options=draw(COFFEE) if layer_class is CoffeeLayer else {},
@@ -85,21 +85,22 @@ def check(example):
     arrays, carried = arrays_of(example, layer, mask)
     cotangents = cotangents_of(example, layer)
 
-    def scan(inputs, initial_state=None, **weights):
-        trained = [weights[name] for name in layer.weight_specs()]
+    def scan(inputs, **given):
+        states = [given[name] for name in layer_oracle.state_names(layer) if name in given]
         results, updated = layer.stateless_call(
-            trained,
-            [carried] if layer.stateful else [],
+            [given[weight.name] for weight in layer.trainable_weights],
+            carried if layer.stateful else [],
             inputs,
-            initial_state=initial_state,
+            initial_state=states or None,
             mask=None if example.mask is None else mask,
         )
-        results = (*(results if layer.return_state else (results,)), *updated)
-        return tuple(ops.cast(x, layer.state_dtype) for x in results)
+        outputs, *final = results if layer.return_state else (results,)
+        return ops.cast(outputs, layer.state_dtype), *final, *updated
 
     actual = differentiate(scan, arrays, cotangents)
-    start = carried if layer.stateful else 0 * carried
-    expected = expect(layer, {"initial_state": start} | arrays, cotangents, mask)
+    start = [state if layer.stateful else 0 * state for state in carried]
+    start = dict(zip(layer_oracle.state_names(layer), start, strict=True))
+    expected = expect(layer, start | arrays, cotangents, mask)
     names = [f"result {k}" for k in range(len(cotangents))]
     pairs = [*zip(names, actual[0], expected[0], strict=True)]
     pairs += [(f"gradient by {name}", actual[1][name], expected[1][name]) for name in arrays]
@@ -112,15 +113,16 @@ def check(example):
 def expect(layer, arrays, cotangents, mask):
     """What the oracle says of the results that the flags ask for."""
     batch, length, dim = arrays["inputs"].shape
-    by_outputs, by_final = np.zeros((batch, length, dim)), np.zeros(arrays["initial_state"].shape)
+    by_outputs = np.zeros((batch, length, layer.output_size(dim)))
     by_outputs[:, slice(None) if layer.return_sequences else -1] = cotangents[0]
-    if layer.return_state:
-        by_final = widened(cotangents[1])
     wide = {name: widened(array) for name, array in arrays.items()}
-    (outputs, final), gradients = layer_oracle.run(layer, wide, (by_outputs, by_final), mask)
+    by_final = [np.zeros_like(wide[name]) for name in layer_oracle.state_names(layer)]
+    if layer.return_state:
+        by_final = [widened(cotangent) for cotangent in cotangents[1 : 1 + len(by_final)]]
+    (outputs, *final), gradients = layer_oracle.run(layer, wide, (by_outputs, *by_final), mask)
     outputs = outputs if layer.return_sequences else outputs[:, -1]
     # What is carried on has no gradient, and is the final state whether that is returned or not.
-    return [outputs, *[final] * (layer.return_state + layer.stateful)], gradients
+    return [outputs, *final * (layer.return_state + layer.stateful)], gradients
 
 
 def layer_of(example):
@@ -145,35 +147,36 @@ def mask_of(example):
 
 
 def arrays_of(example, layer, mask):
-    """Inputs, weights and the initial state if given, by name; and the carried state."""
+    """Inputs, weights and the initial states if given, by name; and the carried states."""
     batch, length, dim, n = example.shape
     generator = np.random.default_rng(example.seed)
     inputs = example.input_scale * generator.normal(size=(batch, length, dim))
     arrays = {"inputs": np.where(mask[..., None], inputs, example.padding)}
-    for name in layer.weight_specs():
-        weight = generator.normal(size=getattr(layer, name).shape)
-        arrays[name] = layer_oracle.rounded_to(weight, layer.variable_dtype)
+    for weight in layer.trainable_weights:
+        values = generator.normal(size=weight.shape)
+        arrays[weight.name] = layer_oracle.rounded_to(values, layer.variable_dtype)
     if "transition" in arrays:
         transition = transitions(generator, dim, n)
         arrays["transition"] = layer_oracle.rounded_to(transition, layer.variable_dtype)
-    states = generator.normal(size=(2, batch, dim, n))
+    given, carried = (random_states(layer, batch, dim, [example.seed, k]) for k in (3, 4))
     if example.options.get("feedback") == "linear":
         # Without a sigmoid this is a logistic map, which diverges from wrong signs and large gates.
-        arrays["gate"], states = 0.0625 * abs(arrays["gate"]), abs(states)
-    if example.state_is_given:
-        arrays["initial_state"] = states[0]
+        arrays["gate"] = 0.0625 * abs(arrays["gate"])
+        given, carried = ([abs(state) for state in states] for states in (given, carried))
     arrays = {name: array.astype(layer.state_dtype) for name, array in arrays.items()}
-    return arrays, states[1].astype(layer.state_dtype)
+    if example.state_is_given:
+        arrays |= dict(zip(layer_oracle.state_names(layer), given, strict=True))
+    return arrays, carried
 
 
 def cotangents_of(example, layer):
-    """One for each result: the outputs, the final state if returned, and the carried state."""
-    batch, length, dim, n = example.shape
+    """One for each result: the outputs, the final states if returned, and the carried states."""
+    batch, length, dim, _ = example.shape
+    shape = (batch, length) if layer.return_sequences else (batch,)
     generator = np.random.default_rng([example.seed, 2])
-    by_outputs = generator.normal(
-        size=(batch, length, dim) if layer.return_sequences else (batch, dim)
-    )
-    by_states = generator.normal(size=(layer.return_state + layer.stateful, batch, dim, n))
+    by_outputs = generator.normal(size=(*shape, layer.output_size(dim)))
     # So that it stays what it is when outputs of low precision are cast up.
     by_outputs = layer_oracle.rounded_to(by_outputs, layer.compute_dtype)
-    return [c.astype(layer.state_dtype) for c in (by_outputs, *by_states)]
+    by_outputs = by_outputs.astype(layer.state_dtype)
+    seeds = [[example.seed, 5], [example.seed, 6]][: layer.return_state + layer.stateful]
+    return [by_outputs, *(x for seed in seeds for x in random_states(layer, batch, dim, seed))]

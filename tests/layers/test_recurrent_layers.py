@@ -15,6 +15,7 @@ from recurrent import (
     SHAPE,
     WITH_LINEARIZED_S6,
     WITH_S6,
+    TwoStates,
     chosen_with,
     expected,
     make,
@@ -47,7 +48,7 @@ def test_equation(case):
     layer_class, arguments, _ = case
     layer = randomized(layer_class(**arguments))
     inputs = random_inputs(*SHAPE)
-    outputs, _ = expected(layer, inputs)
+    outputs, *_ = expected(layer, inputs)
     scale = np.abs(outputs).max()
     np.testing.assert_allclose(
         ops.convert_to_numpy(layer(inputs)), outputs, atol=ROUNDING * scale, rtol=0
@@ -63,22 +64,23 @@ def test_equation(case):
             *[("coffee-all", {}), ("coffee-all", {"stateful": True}), ("s6", {"stateful": True})],
             ("linearized-s6", {"return_sequences": False, "recompute": True}),
             ("s6", {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}),
+            ("two-states", {"stateful": True}),
         ]
     ),
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_keras_own_battery(name, flags):
     layer_class, arguments = class_and_arguments(name)
-    count = len(layer_class(**arguments).weight_specs())
-    outputs = SHAPE if flags.get("return_sequences", True) else (2, 3)
-    is_stateful = flags.get("stateful", False)
+    layer = randomized(layer_class(**arguments))
+    outputs = (2, 9, layer.output_size(3)) if flags.get("return_sequences", True) else (2, 3)
+    carried = len(layer.state_size) if flags.get("stateful") else 0
     testing.TestCase().run_layer_test(
         layer_class,
         init_kwargs={**arguments, **flags},
         input_shape=SHAPE,
         expected_output_shape=(outputs, (2, 3, 4)) if "return_state" in flags else outputs,
-        expected_num_trainable_weights=count,
-        expected_num_non_trainable_weights=int(is_stateful),
+        expected_num_trainable_weights=len(layer.weights),
+        expected_num_non_trainable_weights=carried,
         expected_num_seed_generators=0,
         expected_num_losses=0,
         supports_masking=True,
@@ -233,6 +235,75 @@ def test_trajectory_of_a_coffee_layer():
 def test_trajectory_of_no_sequence():
     layer = randomized(CoffeeLayer(4))
     assert [x.shape for x in layer.trajectory(np.zeros((0, 9, 3), "float32"))] == 2 * [(0, 9, 3, 4)]
+
+
+# Layers of a user's own.
+
+
+class Wrong(TwoStates):
+    """Its scan gives what `made` makes of what it should give."""
+
+    made = None
+
+    def scan(self, inputs, initial_state, mask):
+        return self.made(*super().scan(inputs, initial_state, mask))
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "message"),
+    [
+        (lambda y, states: (y, states[0]), ValueError, r"has 2 states, .* received 1 as `final s"),
+        (
+            lambda y, states: (y, states[::-1]),
+            ValueError,
+            r"`final state` must have shape \(2, 4\)",
+        ),
+        (lambda y, states: (y, [1j * x for x in states]), TypeError, "`final state` must be real"),
+        (lambda y, states: (1j * y, states), TypeError, "What `scan` of .* puts out must be real"),
+    ],
+    ids=["too few", "another order", "complex state", "complex outputs"],
+)
+def test_a_scan_that_gives_something_else_is_an_error(made, error, message):
+    layer = Wrong(4)
+    layer.made = made
+    with pytest.raises(error, match=message):
+        layer(random_inputs(*SHAPE))
+
+
+class Inner(TwoStates):
+    """A layer inside, and weights of its own under a name."""
+
+    def __init__(self, n, second="second", **kwargs):
+        super().__init__(n, **kwargs)
+        self.second = second
+        self.dense = keras.layers.Dense(3, bias_initializer="ones")
+
+    def build(self, inputs_shape, initial_state_shape=None):
+        super().build(inputs_shape, initial_state_shape)
+        self.dense.build(inputs_shape)
+        # Named as one of the weights of the layer inside.
+        self.kernel = self.add_weight(name="kernel", shape=(3,))
+        self.other = self.add_weight(name=self.second, shape=(3,))
+
+    def scan(self, inputs, initial_state, mask):
+        outputs, states = super().scan(self.dense(inputs), initial_state, mask)
+        return outputs * ops.sum(self.kernel * self.other), states
+
+
+def test_weights_made_by_hand_and_those_of_layers_inside_are_saved(tmp_path):
+    inputs = random_inputs(*SHAPE)
+    layers = [randomized(Inner(4)), Inner(4)]
+    models = [keras.Sequential([keras.Input((None, 3)), layer]) for layer in layers]
+    models[0].save_weights(tmp_path / "model.weights.h5")
+    models[1].load_weights(tmp_path / "model.weights.h5")
+    first, second = (ops.convert_to_numpy(model(inputs)) for model in models)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_two_weights_of_one_name_cannot_be_saved(tmp_path):
+    model = keras.Sequential([keras.Input((None, 3)), Inner(4, second="kernel")])
+    with pytest.raises(ValueError, match="know them by name: give each `add_weight` a name of its"):
+        model.save_weights(tmp_path / "model.weights.h5")
 
 
 # Errors.

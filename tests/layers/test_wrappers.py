@@ -6,9 +6,17 @@ import keras
 import numpy as np
 import pytest
 from nightly import IS_THOROUGH
-from recurrent import WITH_S6, make, random_inputs, randomized, to_numpy, with_weights_of
+from recurrent import (
+    WITH_TWO_STATES,
+    make,
+    random_inputs,
+    random_states,
+    randomized,
+    to_numpy,
+    with_weights_of,
+)
 
-BATCH, LENGTH, DIM, N = (2, 9, 3, 4)
+BATCH, LENGTH, DIM = (2, 9, 3)
 INPUTS = random_inputs(BATCH, LENGTH, DIM)
 MASK = np.ones((BATCH, LENGTH), bool)
 MASK[0, 6:] = MASK[1, :2] = False
@@ -22,7 +30,7 @@ MERGE = {
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-@pytest.fixture(params=WITH_S6)
+@pytest.fixture(params=WITH_TWO_STATES)
 def layer(request):
     return randomized(make(request.param))
 
@@ -57,12 +65,12 @@ def test_bidirectional(layer, merge_mode, return_sequences, masked):
     forward = with_weights_of(layer, **zeroed)
     backward = with_weights_of(layer, go_backwards=True, **zeroed)
     backward.set_weights([0.5 * weight for weight in layer.get_weights()])
-    (ahead, ahead_final), (back, back_final) = (
+    (ahead, *ahead_final), (back, *back_final) = (
         to_numpy(one(INPUTS, mask=mask)) for one in (forward, backward)
     )
     back = back[:, ::-1] if return_sequences else back
     merged = MERGE[merge_mode](ahead, back)
-    exact = [*(merged if merge_mode is None else [merged]), ahead_final, back_final]
+    exact = [*(merged if merge_mode is None else [merged]), *ahead_final, *back_final]
     actual = to_numpy(wrapper(INPUTS, mask=mask))
     assert len(actual) == len(exact)
     for a, e in zip(actual, exact, strict=True):
@@ -72,7 +80,7 @@ def test_bidirectional(layer, merge_mode, return_sequences, masked):
 def test_bidirectional_takes_initial_states_and_still_sees_the_mask(layer):
     # With initial states Keras drops the mask of the inputs on the way to the wrapped layers.
     wrapper = both_ways(with_weights_of(layer, return_state=True))
-    states = [random_inputs(BATCH, DIM, N, seed=k) for k in (1, 2)]
+    states = [state for k in (1, 2) for state in random_states(layer, BATCH, seed=k)]
     masked = keras.layers.Masking(0.0)(np.float32(INPUTS * MASK[..., None]))
     actual = to_numpy(wrapper(masked, initial_state=states))
     exact = to_numpy(wrapper(INPUTS, initial_state=states, mask=MASK))
@@ -85,7 +93,7 @@ def test_bidirectional_trains_and_is_saved_with_unknown_batch_and_time(layer, tm
     model = keras.Model(inputs, keras.layers.Bidirectional(layer)(inputs))
     model.compile("sgd", "mse")
     before = model.get_weights()
-    model.train_on_batch(INPUTS, np.zeros((BATCH, LENGTH, 2 * DIM)))
+    model.train_on_batch(INPUTS, np.zeros((BATCH, LENGTH, 2 * layer.output_size(DIM))))
     assert all((old != new).any() for old, new in zip(before, model.get_weights(), strict=True))
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras", compile=False)
@@ -107,8 +115,9 @@ class Subclassed(keras.Model):
         self.head = keras.layers.Dense(2)
 
     def call(self, inputs, mask=None, training=None):
-        outputs, state = self.recurrence(inputs, mask=mask)
-        return self.head(outputs[:, -1]) + keras.ops.sum(state, axis=(1, 2))[:, None]
+        outputs, *states = self.recurrence(inputs, mask=mask)
+        parts = (keras.ops.reshape(keras.ops.real(x), (BATCH, -1)) for x in states)
+        return self.head(outputs[:, -1]) + sum(keras.ops.sum(x, 1, keepdims=True) for x in parts)
 
 
 def test_a_subclassed_model(layer):
