@@ -3,6 +3,10 @@
 from typing import Any
 
 import keras
+from keras import ops
+
+from keras_coffee import solvers
+from keras_coffee.layers import CoffeeLayer
 
 
 class StopAtTarget(keras.callbacks.Callback):
@@ -91,9 +95,10 @@ class SolverMonitor(keras.callbacks.Callback):
 
     Adds to the logs, and so to the history and to other callbacks that come later, for a layer
     called `coffee`: `coffee_iterations`, the most that any window of any sequence took;
-    `coffee_residual`, the largest; `coffee_converged`, the part of the sequences of which no window
-    had to be run one step after another. Growing iterations say that training makes the layer
-    remember for longer than its windows.
+    `coffee_residual`, the largest; `coffee_converged`, the fraction of sequences in which every
+    window converged. Growing iterations say that training makes the layer remember for longer than
+    its windows. Masks, an initial state and the direction are those of the layer in the model; a
+    stateful layer starts from the state that it carries then.
 
     Args:
         layer: A `CoffeeLayer` of the model that is trained.
@@ -102,8 +107,9 @@ class SolverMonitor(keras.callbacks.Callback):
         batch_size: As for `model.predict`.
 
     Raises:
-        ValueError: at the start of training, if the model does not have the layer, or is not a
-            Functional or Sequential model.
+        TypeError: if the layer is not a `CoffeeLayer`.
+        ValueError: if there is no such solver; at the start of training, if the model does not have
+            the layer, or is not a Functional or Sequential model.
 
     Example:
         >>> model = keras.Sequential([keras.Input((20, 3)), CoffeeLayer(4, solver="newton")])
@@ -117,9 +123,14 @@ class SolverMonitor(keras.callbacks.Callback):
 
     def __init__(self, layer: Any, data: Any, solver: Any = None, batch_size: int | None = None):
         super().__init__()
+        if not isinstance(layer, CoffeeLayer):
+            raise TypeError(
+                f"SolverMonitor watches a CoffeeLayer, received {type(layer).__name__}. No other "
+                "layer iterates."
+            )
         self.layer = layer
         self.data = data
-        self.solver = solver
+        self.solver = None if solver is None else solvers.get(solver, layer.KIND)
         self.batch_size = batch_size
         self._probe: Any = None
 
@@ -130,10 +141,11 @@ class SolverMonitor(keras.callbacks.Callback):
                 f"model.layers of the model that is trained, or the model is neither Functional "
                 "nor Sequential."
             )
+        # All tensors that the layer is called with: its inputs, then a state or a mask or both.
+        inputs, *others = keras.tree.flatten(self.layer.input)
+        arguments = {"mask" if len(x.shape) == 2 else "initial_state": x for x in others}
         probe = _Probe(self.layer, self.solver)
-        # The first input alone: masks come with it.
-        features = keras.tree.flatten(self.layer.input)[0]
-        self._probe = keras.Model(self.model.inputs, probe(features))
+        self._probe = keras.Model(self.model.inputs, probe(inputs, **arguments))
 
     def on_epoch_end(self, epoch, logs=None):
         iterations, residual, converged = self._probe.predict(
@@ -150,17 +162,25 @@ class _Probe(keras.layers.Layer):
 
     def __init__(self, layer, solver):
         super().__init__()
+        # Keras would round a state to the compute dtype.
+        self.autocast = False
         self.supports_masking = True
         self.watched = layer
         self.solver = solver
 
-    def call(self, inputs, mask=None):
-        return self.watched.solve(inputs, mask=mask, solver=self.solver)[1:]
+    def call(self, inputs, initial_state=None, mask=None, inputs_mask=None):
+        # `inputs_mask` is where Keras puts the mask of the inputs if there is an initial state too.
+        mask = inputs_mask if mask is None else mask
+        state = self.watched.states if initial_state is None else initial_state
+        if self.watched.go_backwards:
+            inputs = ops.flip(inputs, axis=1)
+            mask = None if mask is None else ops.flip(mask, axis=1)
+        return self.watched.solve(inputs, state, mask, solver=self.solver)[1:]
 
     def compute_mask(self, inputs, previous_mask):
         return [None] * 3
 
-    def compute_output_spec(self, inputs, mask=None):
+    def compute_output_spec(self, inputs, initial_state=None, mask=None, inputs_mask=None):
         batch = inputs.shape[:1]
         dtypes = "int32", self.watched.state_dtype, "bool"
         return tuple(keras.KerasTensor(batch, dtype) for dtype in dtypes)

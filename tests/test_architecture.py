@@ -23,7 +23,7 @@ ALLOWED = {
     "backend": {"_conversion"},
     "initializers": {"_typing"},
     "constraints": {"_typing"},
-    "callbacks": set(),
+    "callbacks": {"layers", "solvers"},
     "cells": {"_typing"},
     "diagnostics": {"_typing", "backend", "cells", "layers", "ops", "solvers"},
     "solvers": {"_typing", "backend", "cells"},

@@ -36,6 +36,10 @@ class SoftminLogits(keras.layers.Layer):
     distance of zero included (its subgradient is zero). A distance, or a square, above the largest
     number counts as that. NaN and infinity come out as NaN.
 
+    Meant for small vocabularies: it forms the difference of every output from every vector, which
+    takes B·T·V·D numbers, or B·last·V·D. Squared norms and a product of matrices would need only
+    B·T·V, but they cancel where an output is near a vector, and small distances would be lost.
+
     The layer and its embedding stay tied through saving, loading and `keras.models.clone_model`:
     a layer made from a config takes the embedding of the same name that its input comes from.
 

@@ -176,6 +176,63 @@ def test_monitor_sees_the_weights_of_the_epoch():
     assert seen[1] > seen[0]
 
 
+@pytest.mark.parametrize("go_backwards", [False, True])
+@pytest.mark.parametrize("given", ["mask", "state", "mask and state"])
+def test_monitor_solves_what_the_layer_computes(given, go_backwards):
+    x, y = data()
+    generator = np.random.default_rng(1)
+    mask = generator.uniform(size=SHAPE[:2]) > 0.7
+    state = 3 * generator.normal(size=(SHAPE[0], 3, 4)).astype("float32")
+    inputs = [keras.Input(SHAPE[1:])]
+    arrays, more = [x], {}
+    if "state" in given:
+        inputs.append(keras.Input((3, 4)))
+        arrays.append(state)
+        more["initial_state"] = inputs[-1]
+    if "mask" in given:
+        inputs.append(keras.Input(SHAPE[1:2], dtype="bool"))
+        arrays.append(mask)
+        more["mask"] = inputs[-1]
+    layer = CoffeeLayer(4, solver=Newton(window=5), go_backwards=go_backwards)
+    model = keras.Model(inputs, layer(inputs[0], **more))
+    layer.gate.assign(2 * generator.normal(size=(3, 4)))
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    monitor = SolverMonitor(layer, arrays)
+    history = model.fit(arrays, y, verbose=0, callbacks=[monitor]).history
+    order = slice(None, None, -1 if go_backwards else 1)
+    solution = layer.solve(
+        x[:, order],
+        initial_state=state if "state" in given else None,
+        mask=mask[:, order] if "mask" in given else None,
+    )
+    assert history[f"{layer.name}_iterations"] == [int(to_numpy(solution.iterations).max())]
+    residual = float(to_numpy(solution.residual).max())
+    np.testing.assert_allclose(history[f"{layer.name}_residual"], residual, atol=2.0**-22)
+
+
+def test_monitor_starts_where_a_stateful_layer_is():
+    x, y = data()
+    x *= 10
+    layer = CoffeeLayer(4, solver="newton", stateful=True)
+    model = keras.Sequential([keras.Input(batch_shape=SHAPE), layer])
+    layer.gate.assign(2 * np.random.default_rng(1).normal(size=(3, 4)))
+    layer.transition.assign(np.full((3, 4), -0.1))
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    monitor = SolverMonitor(layer, x, batch_size=4)
+    history = model.fit(x, y, batch_size=4, verbose=0, callbacks=[monitor]).history
+    start = [to_numpy(state).copy() for state in layer.states]
+    expected = int(to_numpy(layer.solve(x, start).iterations).max())
+    assert history[f"{layer.name}_iterations"] == [expected]
+    assert expected != int(to_numpy(layer.solve(x).iterations).max())
+
+
+def test_monitor_refuses_at_once_what_it_cannot_watch():
+    with pytest.raises(TypeError, match="watches a CoffeeLayer, received S6Layer"):
+        SolverMonitor(S6Layer(2), np.ones((1, 2, 3)))
+    with pytest.raises(ValueError, match="Unknown solver: 'associative'"):
+        SolverMonitor(CoffeeLayer(2), np.ones((1, 2, 3)), solver="associative")
+
+
 def test_monitor_of_a_layer_of_another_model():
     x, y = data()
     model, other = pair(CoffeeLayer, "newton")
