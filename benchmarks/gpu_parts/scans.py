@@ -69,7 +69,7 @@ def bound(scan: Callable[..., Any], arrays: list[np.ndarray], mode: str) -> Call
 def public(family: str, **options: Any) -> Callable[..., Any]:
     """The function of the package, which takes the initial state last."""
     if family == LINEAR:
-        return lambda *x: (linear_scan(x[0], x[1], initial_state=x[2], **options),)
+        return lambda *x: linear_scan(x[0], x[1], initial_state=x[2], **options)[:1]
     scan: Callable[..., Any] = {COFFEE: coffee_scan, S6: selective_scan}[family]
     return lambda *x: scan(*x[:-1], initial_state=x[-1], **options)
 

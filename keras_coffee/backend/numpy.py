@@ -10,7 +10,7 @@ import numpy as np
 def recurrence(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence, in one pass over time.
 
-    `recurrence` is a `keras_coffee.cells.recurrence.Recurrence`: a step, and the structure of the
+    `recurrence` is a `keras_coffee.solvers.recurrence.Recurrence`: a step, and the structure of the
     tensors. These are inputs `(B, T, ...)`, a boolean mask `(B, T)` if there is one, weights and
     initial state `(B, ...)`, in this order. A masked step holds the state, and its outputs are read
     from it.

@@ -8,10 +8,10 @@ from keras import ops
 from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, LinearCell
-from keras_coffee.cells.recurrence import tensors_of
 from keras_coffee.ops import arguments, masking
 from keras_coffee.ops.linear_scan import linear_states
 from keras_coffee.solvers import trajectory
+from keras_coffee.solvers.recurrence import tensors_of
 
 
 def cell_scan(

@@ -10,8 +10,8 @@ from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.cells.masked import MaskedCell, masked
-from keras_coffee.cells.recurrence import tensors_of
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra
+from keras_coffee.solvers.recurrence import tensors_of
 from keras_coffee.solvers.residual import previous_states
 from keras_coffee.solvers.solution import Solution
 from keras_coffee.solvers.solver import Solver

@@ -143,7 +143,7 @@ class _Template:
             )
         fields = _fields(cell)
         self.cell_class: Any = type(cell)
-        self.names = tuple(fields)
+        self.names: tuple[str, ...] = tuple(fields)
         self.tensors: tuple[str, ...] = tuple(
             name for name, value in fields.items() if _is_tensor(value)
         )
