@@ -8,8 +8,7 @@ from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.functions import align
 from keras_coffee.ops import arguments, masking
-from keras_coffee.solvers.affine import affine_scan
-from keras_coffee.solvers.algebra import Diagonal
+from keras_coffee.solvers import trajectory
 
 
 def linear_scan(
@@ -88,8 +87,10 @@ def linear_states(
         drive = masking.zero_masked(drive, mask)
     if isinstance(solver, solvers.Sequential):
         return backend.linear_scan(decay, drive, state, reverse=reverse)
-    decay = ops.broadcast_to(decay, shape)
-    return affine_scan(Diagonal, decay, drive, state, reverse=reverse)
+    pair = [ops.broadcast_to(decay, shape), drive]
+    pair = [ops.flip(x, axis=1) for x in pair] if reverse else pair
+    states = trajectory.linear_states(solver, *pair, state)
+    return ops.flip(states, axis=1) if reverse else states
 
 
 def _broadcast(decay: Tensor, inputs: Tensor) -> Tensor:

@@ -8,9 +8,11 @@ from keras import ops
 
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
+from keras_coffee.cells.affine import AffineCell
 from keras_coffee.cells.cell import Cell
 from keras_coffee.cells.masked import MaskedCell, masked
-from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra
+from keras_coffee.solvers.affine import affine_scan
+from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra, Diagonal
 from keras_coffee.solvers.recurrence import tensors_of
 from keras_coffee.solvers.residual import previous_states
 from keras_coffee.solvers.solution import Solution
@@ -35,6 +37,14 @@ def outputs(
     """
     recurrence, tensors = tensors_of(cell, inputs, mask, initial_state)
     return backend.compiled(_outputs, (solver, recurrence), *tensors)
+
+
+def linear_states(solver: Solver, decay: Tensor, drive: Tensor, initial_state: Tensor) -> Tensor:
+    """All states of x(k) = a(k) x(k-1) + b(k), elementwise, by a parallel scan; differentiable."""
+    (states,) = backend.without_gradient(
+        lambda: [affine_scan(Diagonal, decay, drive, initial_state)]
+    )
+    return _attached(solver, AffineCell(), initial_state, (decay, drive), states)
 
 
 def _solve(solver, recurrence, *tensors):

@@ -13,6 +13,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -122,28 +123,31 @@ def _lower(definition, kernel, kernels, context, *tensors, **options):
 
 
 def _batch(primitive, tensors, axes, *, recurrence, keep):
-    """`vmap`, with the kernels: a longer batch in inference, one call after another in training.
+    """`vmap`, with the kernels: one longer batch in inference, one call after another in training.
 
-    In training the gradients of the weights are those of each mapped element.
+    In training the gradients by the weights are those of each mapped element.
     """
     run = functools.partial(primitive.bind, recurrence=recurrence, keep=keep)
-    is_mapped = [axis is not batching.not_mapped for axis in axes]
-    size = next(x.shape[axis] for x, axis, m in zip(tensors, axes, is_mapped, strict=True) if m)
-    first = [batching.bdim_at_front(*pair, size) for pair in zip(tensors, axes, strict=True)]
-    if keep == 0:
-        inputs, mask, weights, state = recurrence.split(is_mapped)
-        if not any(weights):
-            others = [*inputs, *([] if mask is None else [mask])]
-            is_weight = [False] * len(others) + [True] * len(weights) + [False] * len(state)
-            folded = [
-                x if weight else y.reshape(-1, *y.shape[2:])
-                for x, y, weight in zip(tensors, first, is_weight, strict=True)
-            ]
-            outputs, *final, _ = run(*folded)
-            results = [x.reshape(size, -1, *x.shape[1:]) for x in (outputs, *final)]
-            return [*results, results[0][:, :0].reshape(size, 0)], [0] * (len(results) + 1)
-    results = lax.map(lambda x: run(*x), tuple(first))
-    return results, [0] * len(results)
+    pairs = [pair for pair in zip(tensors, axes, strict=True) if pair[1] is not None]
+    size = pairs[0][0].shape[pairs[0][1]]
+    mapped = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
+    _, _, weight_axes, _ = recurrence.split(axes)
+    if keep or any(axis is not None for axis in weight_axes):
+        results = lax.map(lambda x: run(*x), mapped)
+        return results, [0] * len(results)
+    inputs, mask, _, state = recurrence.split([x.reshape(-1, *x.shape[2:]) for x in mapped])
+    _, _, weights, _ = recurrence.split(tensors)
+    masks = [] if mask is None else [mask]
+    results = run(*inputs, *masks, *weights, *state)
+    # Nothing is kept.
+    count = 1 + recurrence.state_count
+    results = [x.reshape(size, -1, *x.shape[1:]) for x in results[:count]]
+    kept = [jnp.zeros((size, 0), x.dtype) for x in results[1:]]
+    return [*results, *kept], [0] * (len(results) + len(kept))
+
+
+def _in_front(x, axis, size):
+    return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
 def _from_the_start(grad_outputs, *rest, recurrence, keep):
