@@ -15,6 +15,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -59,7 +60,8 @@ def _primitive(name, transformed=None):
     batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(definition))
     for platform, kernels in (("cpu", cpu_kernels), ("cuda", gpu_kernels)):
-        kernel = getattr(kernels, name)
+        on_cpu = platform == "cpu"
+        kernel = getattr(cpu_kernels, name) if on_cpu else functools.partial(_on_gpu, name)
         rule = functools.partial(_lower, definition, kernels.is_available, kernel)
         mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
@@ -74,6 +76,42 @@ def _from_the_start(name):
         return backward(grad_outputs, grad_final, kept, *tensors, **options)
 
     return gradients
+
+
+def _on_gpu(name, *tensors, **options):
+    """Calls a kernel in `gpu_kernels` with what the primitive `name` has for arguments."""
+    recurrence, direction = name.split("_")
+    forward, backward = gpu_kernels.KERNELS[recurrence]
+    grads, tensors = (tensors[:3], tensors[3:]) if direction == "backward" else ((), tensors)
+    sequences, weights, options = _arguments(recurrence, tensors[:-1], options)
+    if direction == "forward":
+        return list(forward(sequences, weights, tensors[-1], **options))
+    results = list(backward(*grads, sequences, weights, **options))
+    if recurrence == "coffee":
+        results[1] = [jnp.stack([w for w in results[1] if w is not None])]
+        results[0] = [
+            results[0][0],
+            *results[1],
+            *(jnp.zeros_like(m) for m in sequences[1:] if m is not None),
+        ]
+        return [*results[0], results[2]]
+    (grad_inputs, grad_delta, *varying), (grad_transition, *fixed), grad_initial = results
+    matrices = [f if v is None else v for v, f in zip(varying, fixed, strict=True)]
+    return [grad_inputs, grad_delta, grad_transition, *matrices, grad_initial]
+
+
+def _arguments(recurrence, tensors, options):
+    if recurrence == "coffee":
+        inputs, stacked, *mask = tensors
+        options = dict(options)
+        transition, gate, readout, *optional = stacked
+        has = [options.pop("has_input_matrix"), options.pop("has_output_gate")]
+        weights = [transition, gate, readout, *(optional.pop(0) if h else None for h in has)]
+        return [inputs, mask[0] if mask else None], weights, options
+    inputs, delta, transition, *matrices = tensors
+    varying = [m if m.ndim == 3 else None for m in matrices]
+    fixed = [m if m.ndim == 2 else None for m in matrices]
+    return [inputs, delta, *varying], [transition, *fixed], options
 
 
 def _lower(definition, is_available, kernel, context, *tensors, **options):
