@@ -14,13 +14,21 @@ if keras.config.backend() != "jax":
 import jax
 import jax.numpy as jnp
 
-from keras_coffee.backend import numpy as loops
-from keras_coffee.backend.jax import fused, pallas_coffee, pallas_math, pallas_selective
+from keras_coffee.backend.jax import gpu_kernels, pallas_driver
+from keras_coffee.cells import CoffeeCell
+from keras_coffee.ops.cell_scan import run as run_cell
 
-pytestmark = pytest.mark.skipif(not pallas_math.is_available(), reason="this JAX has no Pallas")
+pytestmark = pytest.mark.skipif(not gpu_kernels.is_available(), reason="this JAX has no Pallas")
 
 SHAPE = (2, 9, 11, 3)  # blocks of steps and a rest; tiles of pairs, the last one not filled
 SMALL = (2, 3, 2, 3)
+COFFEE_WEIGHTS = "transition", "gate", "readout", "input_matrix", "output_gate"
+
+
+def kernels_of(name):
+    if name == "linear":
+        return gpu_kernels.linear_forward, gpu_kernels.linear_backward
+    return (functools.partial(f, name) for f in (gpu_kernels.forward, gpu_kernels.backward))
 
 
 @pytest.fixture(autouse=True)
@@ -33,62 +41,56 @@ def quick_compilation():
 @pytest.fixture
 def one_step_blocks(monkeypatch):
     """Compiled sooner; for tests of what a step computes."""
-    monkeypatch.setattr(pallas_math, "BLOCK", 1)
+    monkeypatch.setattr(pallas_driver, "BLOCK", 1)
+
+
+def coffee_arguments(arrays, mask=None):
+    weights = [arrays.get(name) for name in COFFEE_WEIGHTS]
+    return [arrays["inputs"], mask], weights, arrays["initial_state"]
+
+
+def selective_arguments(arrays):
+    matrices = [arrays[name] for name in ("input_matrix", "output_matrix")]
+    varying = [m if m.ndim == 3 else None for m in matrices]
+    fixed = [m if m.ndim == 2 else None for m in matrices]
+    sequences = [arrays["inputs"], arrays["delta"], *varying]
+    return sequences, [arrays["transition"], *fixed], arrays["initial_state"]
+
+
+def driven(name, arguments, *, keep, **options):
+    """The scan as a differentiable function of arrays by name."""
+    kernels = kernels_of(name)
+    run_forward, run_backward = (
+        functools.partial(kernel, keep=keep, interpret=True, **options) for kernel in kernels
+    )
+
+    @jax.custom_vjp
+    def run(sequences, weights, state):
+        return forward(sequences, weights, state)[0]
+
+    def forward(sequences, weights, state):
+        outputs, final_state, kept = run_forward(sequences, weights, state)
+        assert kept.shape == (-(-outputs.shape[1] // keep) * state.size,)
+        return (outputs, final_state), (kept, sequences, weights)
+
+    def backward(residuals, cotangents):
+        grads = run_backward(*cotangents, *residuals)
+        for given, gradients in zip(residuals[1:], grads, strict=False):
+            absent = [x is None or x.ndim == 2 and given is residuals[1] for x in given]
+            assert [g is None for g in gradients] == absent  # a mask has no gradient
+        return grads
+
+    run.defvjp(forward, backward)
+    return lambda **arrays: run(*arguments(arrays))
 
 
 def coffee(*, keep, feedback="sigmoid", mask=None):
-    """The scan as a differentiable function of arrays by name."""
-
-    def scan(inputs, initial_state, transition, gate, readout, input_matrix=None, output_gate=None):
-        given = transition, gate, readout, input_matrix, output_gate
-        options = {
-            "feedback": feedback,
-            "has_input_matrix": input_matrix is not None,
-            "has_output_gate": output_gate is not None,
-            "keep": keep,
-            "interpret": True,
-        }
-
-        @jax.custom_vjp
-        def run(inputs, weights, initial_state):
-            return forward(inputs, weights, initial_state)[0]
-
-        def forward(inputs, weights, initial_state):
-            outputs, final_state, kept = pallas_coffee.coffee_forward(
-                inputs, mask, weights, initial_state, **options
-            )
-            assert kept.shape == (-(-inputs.shape[1] // keep) * initial_state.size,)
-            return (outputs, final_state), (kept, inputs, weights)
-
-        def backward(residuals, cotangents):
-            kept, inputs, weights = residuals
-            return pallas_coffee.coffee_backward(
-                *cotangents, kept, inputs, mask, weights, **options
-            )
-
-        run.defvjp(forward, backward)
-        return run(inputs, jnp.stack([w for w in given if w is not None]), initial_state)
-
-    return scan
+    arguments = functools.partial(coffee_arguments, mask=mask)
+    return driven("coffee", arguments, keep=keep, feedback=feedback)
 
 
 def selective(*, keep, discretization="zoh"):
-    options = {"discretization": discretization, "keep": keep, "interpret": True}
-
-    @jax.custom_vjp
-    def run(*arrays):
-        return forward(*arrays)[0]
-
-    def forward(*arrays):
-        outputs, final_state, kept = pallas_selective.selective_forward(*arrays, **options)
-        return (outputs, final_state), (kept, *arrays[:-1])
-
-    def backward(residuals, cotangents):
-        return pallas_selective.selective_backward(*cotangents, *residuals, **options)
-
-    run.defvjp(forward, backward)
-    names = "inputs", "delta", "transition", "input_matrix", "output_matrix", "initial_state"
-    return lambda **arrays: run(*(arrays[name] for name in names))
+    return driven("selective", selective_arguments, keep=keep, discretization=discretization)
 
 
 def check_coffee(arrays, dtype="float32", feedback="sigmoid", keep=1):
@@ -140,15 +142,13 @@ def test_coffee_holds_its_state_at_masked_steps(one_step_blocks):
     cotangents = cotangents_of(arrays)
     mask = np.array([[1, 0, 1], [0, 1, 0]], "float32")
 
-    def expected_scan(**tensors):
-        return fused.coffee_scan(**tensors, mask=mask, feedback="sigmoid", recompute=False)
+    def expected_scan(inputs, initial_state, **weights):
+        cell = CoffeeCell(**weights)
+        return run_cell(cell, inputs, initial_state, mask.astype(bool), "sequential", False)
 
     results, gradients = differentiate(coffee(keep=1, mask=mask), arrays, cotangents)
-    _, expected = differentiate(expected_scan, arrays, cotangents)
-    wide = {name: array.astype("float64") for name, array in arrays.items()}
-    for actual, e in zip(
-        results, loops.coffee_scan(**wide, mask=mask, feedback="sigmoid"), strict=True
-    ):
+    expected_results, expected = differentiate(expected_scan, arrays, cotangents)
+    for actual, e in zip(results, expected_results, strict=True):
         np.testing.assert_allclose(actual, e, rtol=1e-5, atol=1e-6)
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
@@ -198,45 +198,14 @@ def test_zero_order_hold_near_zero_at_the_seam_and_far_out(dtype, one_step_block
 # Both.
 
 
-@pytest.mark.parametrize("name", ["coffee", "selective"])
-def test_low_precision_is_accumulated_in_float32(name, one_step_blocks):
-    make, arrays_of = {
-        "coffee": (coffee, coffee_arrays),
-        "selective": (selective, selective_arrays),
-    }[name]
-    arrays, scan = arrays_of(SMALL, input_scale=1.0), make(keep=1)
-    low = arrays | {"inputs": arrays["inputs"].astype(jnp.bfloat16)}
-    cotangents = cotangents_of(arrays)
-    cotangents[0] = cotangents[0].astype(jnp.bfloat16)
-
-    @jax.jit
-    def run(arrays, cotangents):
-        results, vjp = jax.vjp(lambda arrays: scan(**arrays), arrays)
-        return results, vjp(cotangents)[0]
-
-    results, gradients = run(low, tuple(cotangents))
-    wide = low | {"inputs": low["inputs"].astype("float32")}
-    expected_results, expected = run(wide, tuple(c.astype("float32") for c in cotangents))
-    assert results[0].dtype == gradients["inputs"].dtype == jnp.bfloat16
-    assert results[1].dtype == gradients["initial_state"].dtype == "float32"
-    unit = {"bfloat16": 2.0**-8, "float32": 1e-5}  # XLA fuses the two programs differently
-    pairs = [*zip(results, expected_results, strict=True)]
-    pairs += [(gradients[name], expected[name]) for name in arrays]
-    for actual, e in pairs:
-        rtol = unit[str(actual.dtype)]
-        np.testing.assert_allclose(np.asarray(actual, "float32"), e, rtol=rtol, atol=1e-5)
-
-
 def test_nan_stays_in_its_pair_where_nothing_is_kept(one_step_blocks):
     arrays = selective_arrays(SHAPE)
-    names = "inputs", "delta", "transition", "input_matrix", "output_matrix", "initial_state"
 
     @jax.jit
     def run(arrays):
-        given = [arrays[name] for name in names]
-        return pallas_selective.selective_forward(
-            *given, discretization="zoh", keep=0, interpret=True
-        )
+        forward, _ = kernels_of("selective")
+        arguments = selective_arguments(arrays)
+        return forward(*arguments, discretization="zoh", keep=0, interpret=True)
 
     outputs, final_state, kept = map(np.array, run(arrays))
     assert kept.shape == (0,)
@@ -249,59 +218,137 @@ def test_nan_stays_in_its_pair_where_nothing_is_kept(one_step_blocks):
 def test_infinity_passes_through_states_that_only_fill_a_tile(one_step_blocks):
     arrays = coffee_arrays(SMALL, optional=False)
     arrays["inputs"][1, 1, 1], arrays["readout"] = np.inf, abs(arrays["readout"])
-    weights = np.stack([arrays[name] for name in ("transition", "gate", "readout")])
-    options = {"feedback": "sigmoid", "has_input_matrix": False, "has_output_gate": False}
-    run = functools.partial(pallas_coffee.coffee_forward, **options, keep=0, interpret=True)
-    outputs, final_state, kept = jax.jit(run)(
-        arrays["inputs"], None, weights, arrays["initial_state"]
-    )
+    forward, _ = kernels_of("coffee")
+    run = functools.partial(forward, feedback="sigmoid", keep=0, interpret=True)
+    outputs, final_state, kept = jax.jit(run)(*coffee_arguments(arrays))
     assert kept.shape == (0,)
     with np.errstate(all="ignore"):
-        expected = loops.coffee_scan(
-            **arrays, input_matrix=None, output_gate=None, mask=None, feedback="sigmoid"
-        )
+        expected = oracles.values(oracles.coffee, arrays)
     assert outputs[1, 1, 1] == expected[0][1, 1, 1] == np.inf
     np.testing.assert_array_equal(np.isfinite(outputs), np.isfinite(expected[0]))
     np.testing.assert_array_equal(np.isfinite(final_state), np.isfinite(expected[1]))
 
 
-def kernels(shape, keep):
+# The linear recurrence.
+
+
+def linear(*, reverse):
+    """The scan as a differentiable function, with JAX's gradients, which are conjugates."""
+    kernels = kernels_of("linear")
+    run_forward, run_backward = (
+        functools.partial(kernel, reverse=reverse, interpret=True) for kernel in kernels
+    )
+
+    @jax.custom_vjp
+    def run(decay, inputs, initial_state):
+        return run_forward(decay, inputs, initial_state)
+
+    def forward(decay, inputs, initial_state):
+        states = run_forward(decay, inputs, initial_state)
+        return states, (states, decay, initial_state)
+
+    def backward(residuals, cotangent):
+        return tuple(map(jnp.conj, run_backward(jnp.conj(cotangent), *residuals)))
+
+    run.defvjp(forward, backward)
+    return run
+
+
+def linear_arrays(shape, *, decay_shape=None, kind="float32", seed=0):
+    """Decays up to 1 in size, some of them next to 0 and to 1; inputs of scale 3."""
+    generator = np.random.default_rng(seed)
+
+    def normal(shape):
+        parts = generator.normal(size=(2, *shape))
+        return (parts[0] + 1j * parts[1] if kind == "complex64" else parts[0]).astype(kind)
+
+    decay = normal(decay_shape or shape)
+    sizes = generator.uniform(size=decay.shape)
+    hard = np.resize([0, 1, 1e-30, 1 - 1e-7, 1e-4, 1 - 1e-3], decay.shape)
+    sizes = np.where(generator.uniform(size=decay.shape) < 0.5, hard, sizes)
+    decay = (decay / abs(decay) * sizes).astype(kind)
+    return {
+        "decay": decay,
+        "inputs": 3 * normal(shape),
+        "initial_state": normal((shape[0], *shape[2:])),
+    }
+
+
+def check_linear(shape, dtype="float32", reverse=False, **options):
+    arrays = linear_arrays(shape, **options)
+    cotangent = linear_arrays(shape, **options, seed=1)["inputs"]
+    oracle = functools.partial(oracles.linear, reverse=reverse)
+    assert_matches(linear(reverse=reverse), oracle, arrays, [cotangent], dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["float32", "complex64"], ids=["real", "complex"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+def test_linear_of_decays_near_zero_and_one(reverse, kind, dtype):
+    check_linear((2, 33, 5, 7), dtype, reverse, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["float32", "complex64"], ids=["real", "complex"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+@pytest.mark.parametrize("axes", [(1, 1), (3, 1), (1, 9)], ids=str)
+def test_linear_of_a_decay_that_is_broadcast(axes, reverse, kind):
+    check_linear((3, 9, 2, 3), "float64", reverse, decay_shape=(*axes, 2, 3), kind=kind)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1, 3), (1, 6, 40), (0, 3, 2), (2, 3, 0)], ids=str)
+def test_linear_of_every_shape(shape):
+    check_linear(shape)
+    check_linear(shape, decay_shape=(1, 1, *shape[2:]), reverse=True)
+
+
+def test_linear_of_a_long_sequence():
+    check_linear((1, 4096, 3), decay_shape=(1, 1, 3))
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+def test_linear_holds_nan_in_its_element_and_goes_on_from_its_step(reverse):
+    arrays, run = linear_arrays((2, 9, 3)), jax.jit(linear(reverse=reverse))
+    expected = np.array(run(**arrays))
+    arrays["inputs"][1, 5, 2] = np.nan
+    expected[1, slice(None, 6) if reverse else slice(5, None), 2] = np.nan
+    np.testing.assert_array_equal(run(**arrays), expected)
+
+
+# On a GPU.
+
+
+def calls(shape, keep):
     """Each kernel's function and the shapes of its arguments."""
     batch, length, dim, n = shape
     array = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    inputs = jax.ShapeDtypeStruct((batch, length, dim), jnp.bfloat16)
-    delta, state = array((batch, length, dim)), array((batch, dim, n))
+    inputs, state, weight = (array(x) for x in ((batch, length, dim), (batch, dim, n), (dim, n)))
     matrix, mask = array((batch, length, n)), array((batch, length))
-    weights, transition = array((5, dim, n)), array((dim, n))
     kept = array((-(-length // keep) * batch * dim * n,))
-    of_coffee = {"feedback": "sigmoid", "has_input_matrix": True, "has_output_gate": True}
-    of_selective = {"discretization": "zoh"}
-    for function, fixed, arrays in (
-        (pallas_coffee.coffee_forward, of_coffee, (inputs, mask, weights, state)),
+    for name, options, sequences, weights in (
+        ("coffee", {"feedback": "sigmoid"}, [inputs, mask], [weight] * 5),
         (
-            pallas_coffee.coffee_backward,
-            of_coffee,
-            (inputs, state, kept, inputs, mask, weights),
-        ),
-        (
-            pallas_selective.selective_forward,
-            of_selective,
-            (inputs, delta, transition, matrix, matrix, state),
-        ),
-        (
-            pallas_selective.selective_backward,
-            of_selective,
-            (inputs, state, kept, inputs, delta, transition, matrix, matrix),
+            *("selective", {"discretization": "zoh"}),
+            *([inputs, inputs, matrix, matrix], [weight, None, None]),
         ),
     ):
-        yield functools.partial(function, **fixed, keep=keep), arrays
+        forward, backward = (
+            functools.partial(kernel, keep=keep, **options) for kernel in kernels_of(name)
+        )
+        yield forward, (sequences, weights, state)
+        yield backward, (inputs, state, kept, sequences, weights)
+    for dtype in (jnp.float32, jnp.complex64):
+        array = functools.partial(jax.ShapeDtypeStruct, dtype=dtype)
+        inputs, decay, state = array((batch, length, dim)), array((1, 1, dim)), array((batch, dim))
+        forward, backward = kernels_of("linear")
+        yield functools.partial(forward, reverse=False), (decay, inputs, state)
+        yield functools.partial(backward, reverse=True), (inputs, inputs, decay, state)
 
 
 @pytest.mark.parametrize(
     ("shape", "keep"), [((512, 16, 16, 8), 1), ((8, 262144, 1000, 100), 512)], ids=str
 )
 def test_kernels_lower_for_a_gpu(shape, keep):
-    for function, arrays in kernels(shape, keep):
-        lowered = jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",))
+    for function, arguments in calls(shape, keep):
+        lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
         text = lowered.as_text()
         assert text.count("custom_call") == text.count("triton") == 1

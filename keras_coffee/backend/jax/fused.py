@@ -4,7 +4,6 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from keras_coffee._conversion import is_onnx_converter_calling
@@ -83,41 +82,23 @@ def is_converted_to_onnx():
 @functools.partial(jax.jit, static_argnames="reverse")
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
-    decay = jnp.broadcast_to(decay, inputs.shape)
-    states = _linear_scan(
-        reverse, jnp.swapaxes(decay, 0, 1), jnp.swapaxes(inputs, 0, 1), initial_state
-    )
-    return jnp.swapaxes(states, 0, 1)
+    if is_converted_to_onnx():
+        return portable.linear_forward(decay, inputs, initial_state, reverse=reverse)[0]
+    return _linear_scan(reverse, *_alike(decay, inputs, initial_state))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _linear_scan(reverse, decay, inputs, initial_state):
-    def body(state, slices):
-        state = slices[0] * state + slices[1]
-        return state, state
-
-    return lax.scan(body, initial_state, (decay, inputs), reverse=reverse)[1]
+    return kernels.linear_forward.bind(decay, inputs, initial_state, reverse=reverse)[0]
 
 
 def _linear_forward(reverse, decay, inputs, initial_state):
     states = _linear_scan(reverse, decay, inputs, initial_state)
-    return states, (decay, states, initial_state)
+    return states, (states, decay, initial_state)
 
 
 def _linear_backward(reverse, residuals, grad_states):
-    decay, states, initial_state = residuals
-    # The adjoint of a linear scan is a linear scan the other way, with decays one step later.
-    one = jnp.zeros_like(decay[:1])
-    if reverse:
-        following = jnp.concatenate([one, decay[:-1]])
-        previous = jnp.concatenate([states[1:], initial_state[None]])
-        first = -1
-    else:
-        following = jnp.concatenate([decay[1:], one])
-        previous = jnp.concatenate([initial_state[None], states[:-1]])
-        first = 0
-    grads = _linear_scan(not reverse, following, grad_states, jnp.zeros_like(initial_state))
-    return grads * previous, grads, decay[first] * grads[first]
+    return tuple(kernels.linear_backward.bind(grad_states, *residuals, reverse=reverse))
 
 
 _linear_scan.defvjp(_linear_forward, _linear_backward)

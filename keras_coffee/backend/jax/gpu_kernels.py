@@ -1,33 +1,30 @@
-"""The kernels in Pallas, loaded when they are first lowered: no other platform needs Pallas."""
+"""The kernels in Pallas, for a GPU."""
 
-import importlib
+from keras_coffee.backend.jax import pallas_driver, pallas_linear, pallas_steps
 
 
 def is_available():
-    """Whether this JAX has what they are written with."""
-    return _module("math").is_available()
+    """Whether this JAX has Pallas with the parts of its Triton backend that the kernels use."""
+    try:
+        from jax.experimental.pallas import triton
+    except ImportError:
+        return False
+    return all(hasattr(triton, name) for name in ("CompilerParams", "debug_barrier", "load"))
 
 
-def coffee_forward(inputs, weights, *mask_and_state, **options):
-    *mask, initial_state = mask_and_state
-    tensors = inputs, mask[0] if mask else None, weights, initial_state
-    return _module("coffee").coffee_forward(*tensors, **options)
+# The steps of each recurrence that has kernels. Adding one adds a row.
+RECURRENCES = {"coffee": pallas_steps.COFFEE, "selective": pallas_steps.SELECTIVE}
 
 
-def coffee_backward(grad_outputs, grad_final, kept, inputs, weights, *mask_and_state, **options):
-    *mask, _ = mask_and_state
-    tensors = grad_outputs, grad_final, kept, inputs, mask[0] if mask else None, weights
-    *grads, grad_initial = _module("coffee").coffee_backward(*tensors, **options)
-    return [*grads, *(x * 0 for x in mask), grad_initial]
+def forward(name, *arguments, **options):
+    """Outputs, final state and what `backward` needs, from sequences, weights and state."""
+    return pallas_driver.forward(RECURRENCES[name], *arguments, **options)
 
 
-def selective_forward(*tensors, **options):
-    return _module("selective").selective_forward(*tensors, **options)
+def backward(name, *arguments, **options):
+    """Gradients by sequences, weights and state."""
+    return pallas_driver.backward(RECURRENCES[name], *arguments, **options)
 
 
-def selective_backward(*tensors, **options):
-    return _module("selective").selective_backward(*tensors[:-1], **options)
-
-
-def _module(name):
-    return importlib.import_module(f"keras_coffee.backend.jax.pallas_{name}")
+linear_forward = pallas_linear.linear_forward
+linear_backward = pallas_linear.linear_backward

@@ -1,7 +1,9 @@
-"""What runs a recurrence on which platform: two primitives of JAX, lowered differently for each.
+"""What runs a recurrence on which platform: primitives of JAX, lowered differently for each.
 
     forward(*tensors, recurrence, keep) -> outputs, final state, kept states
     backward(grad_outputs, grad_final, kept states, *tensors, recurrence, keep) -> gradients
+    linear_forward(decay, inputs, state, reverse) -> states
+    linear_backward(grad_states, states, decay, state, reverse) -> gradients
 
 The tensors are inputs, mask if there is one, weights and state, in lists as `recurrence.split`
 makes them. States are kept before every `keep`-th step, one flat array for each tensor of the
@@ -25,7 +27,7 @@ from keras_coffee.backend.jax import cpu_kernels, gpu_kernels, portable
 KERNELS = {"cpu": cpu_kernels, "cuda": gpu_kernels}
 
 
-def implementation(context, recurrence, kernels):
+def implementation(context, kernels):
     """`"kernel"` or `"portable"`, for the program that is lowered.
 
     A program that is exported must run where this package is not, and XLA can't divide a kernel
@@ -33,8 +35,7 @@ def implementation(context, recurrence, kernels):
     """
     module = context.module_context
     is_alone = not module.lowering_parameters.for_export and _devices(module.axis_context) == 1
-    has_kernel = recurrence.kernel is not None and kernels.is_available()
-    return "kernel" if is_alone and has_kernel else "portable"
+    return "kernel" if is_alone and kernels.is_available() else "portable"
 
 
 def _devices(axes):
@@ -82,8 +83,26 @@ def _arguments(tensors, recurrence):
     return *recurrence.arguments(inputs, mask, weights), state
 
 
-def _primitive(definition, kernel, transformed=None):
-    """A primitive with a definition; `transformed` is what is differentiated in its place."""
+def _linear_forward_kernel(kernels, decay, inputs, state, *, reverse):
+    return [kernels.linear_forward(decay, inputs, state, reverse=reverse)]
+
+
+def _linear_backward_kernel(kernels, *tensors, reverse):
+    # Kernels conjugate as PyTorch and TensorFlow do.
+    grad_states, *others = tensors
+    grads = kernels.linear_backward(jnp.conj(grad_states), *others, reverse=reverse)
+    return [jnp.conj(x) for x in grads]
+
+
+def _primitive(definition, kernel, batch, transformed=None):
+    """A primitive with a definition in JAX's own operations, which is what is differentiated.
+
+    Args:
+        definition: Maps tensors and options to a list of tensors.
+        kernel: The same, with the kernels of a platform as its first argument.
+        batch: The rule for `vmap`.
+        transformed: What is differentiated in place of the definition, if it is something else.
+    """
     transformed = transformed or definition
     primitive = Primitive(f"keras_coffee_{definition.__name__}")
     primitive.multiple_results = True
@@ -108,7 +127,7 @@ def _primitive(definition, kernel, transformed=None):
         return jax.jvp(functools.partial(transformed, **options), tuple(tensors), tangents)
 
     ad.primitive_jvps[primitive] = differentiate
-    batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
+    batching.primitive_batchers[primitive] = functools.partial(batch, primitive)
     mlir.register_lowering(primitive, mlir.lower_fun(definition))
     for platform, kernels in KERNELS.items():
         rule = functools.partial(_lower, definition, kernel, kernels)
@@ -117,7 +136,9 @@ def _primitive(definition, kernel, transformed=None):
 
 
 def _lower(definition, kernel, kernels, context, *tensors, **options):
-    if implementation(context, options["recurrence"], kernels) == "kernel":
+    recurrence = options.get("recurrence")
+    has_kernel = recurrence is None or recurrence.kernel is not None
+    if has_kernel and implementation(context, kernels) == "kernel":
         definition = functools.partial(kernel, kernels)
     return mlir.lower_fun(definition)(context, *tensors, **options)
 
@@ -133,8 +154,7 @@ def _batch(primitive, tensors, axes, *, recurrence, keep):
     mapped = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
     _, _, weight_axes, _ = recurrence.split(axes)
     if keep or any(axis is not None for axis in weight_axes):
-        results = lax.map(lambda x: run(*x), mapped)
-        return results, [0] * len(results)
+        return _batch_in_turn(primitive, tensors, axes, recurrence=recurrence, keep=keep)
     inputs, mask, _, state = recurrence.split([x.reshape(-1, *x.shape[2:]) for x in mapped])
     _, _, weights, _ = recurrence.split(tensors)
     masks = [] if mask is None else [mask]
@@ -144,6 +164,27 @@ def _batch(primitive, tensors, axes, *, recurrence, keep):
     results = [x.reshape(size, -1, *x.shape[1:]) for x in results[:count]]
     kept = [jnp.zeros((size, 0), x.dtype) for x in results[1:]]
     return [*results, *kept], [0] * (len(results) + len(kept))
+
+
+def _batch_in_turn(primitive, tensors, axes, **options):
+    """`vmap` by one call after another."""
+    pairs = [pair for pair in zip(tensors, axes, strict=True) if pair[1] is not None]
+    size = pairs[0][0].shape[pairs[0][1]]
+    mapped = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
+    results = lax.map(lambda x: primitive.bind(*x, **options), mapped)
+    return results, [0] * len(results)
+
+
+def _batch_linear(primitive, tensors, axes, *, reverse):
+    """`vmap` of a linear scan: one longer batch."""
+    pairs = [pair for pair in zip(tensors, axes, strict=True) if pair[1] is not None]
+    size = pairs[0][0].shape[pairs[0][1]]
+    decay, *others = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
+    batch = others[0].shape[1]
+    decay = jnp.broadcast_to(decay, (size, batch, *decay.shape[2:]))
+    folded = [x.reshape(size * batch, *x.shape[2:]) for x in (decay, *others)]
+    (states,) = primitive.bind(*folded, reverse=reverse)
+    return [states.reshape(size, batch, *states.shape[1:])], [0]
 
 
 def _in_front(x, axis, size):
@@ -161,5 +202,7 @@ def _from_the_start(grad_outputs, *rest, recurrence, keep):
     )
 
 
-forward = _primitive(portable.forward, _forward_kernel)
-backward = _primitive(portable.backward, _backward_kernel, _from_the_start)
+forward = _primitive(portable.forward, _forward_kernel, _batch)
+backward = _primitive(portable.backward, _backward_kernel, _batch_in_turn, _from_the_start)
+linear_forward = _primitive(portable.linear_forward, _linear_forward_kernel, _batch_linear)
+linear_backward = _primitive(portable.linear_backward, _linear_backward_kernel, _batch_in_turn)

@@ -150,3 +150,39 @@ def _back_in_chunks(step, weights, carry, starts, sequences, grad_outputs, size)
 
 def _time_major(sequences):
     return [jnp.swapaxes(x, 0, 1) for x in sequences]
+
+
+# The linear recurrence, whose outputs are its states.
+
+
+def linear_forward(decay, inputs, initial_state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, in a list."""
+
+    def body(state, slices):
+        state = slices[0] * state + slices[1]
+        return state, state
+
+    sequences = _time_major([jnp.broadcast_to(decay, inputs.shape), inputs])
+    _, states = lax.scan(body, initial_state, tuple(sequences), reverse=reverse)
+    return [jnp.swapaxes(states, 0, 1)]
+
+
+def linear_backward(grad_states, states, decay, initial_state, *, reverse):
+    """Gradients by decay, inputs and initial state.
+
+    The adjoint of a linear scan is a linear scan the other way, with decays one step later.
+    """
+    whole = jnp.broadcast_to(decay, states.shape)
+    start, zero = initial_state[:, None], jnp.zeros_like(whole[:, :1])
+    if reverse:
+        following = jnp.concatenate([zero, whole[:, :-1]], 1)
+        previous, first = jnp.concatenate([states[:, 1:], start], 1), -1
+    else:
+        following = jnp.concatenate([whole[:, 1:], zero], 1)
+        previous, first = jnp.concatenate([start, states[:, :-1]], 1), 0
+    zeros = jnp.zeros_like(initial_state)
+    (grads,) = linear_forward(following, grad_states, zeros, reverse=not reverse)
+    grad_decay = grads * previous
+    axes = tuple(k for k in (0, 1) if decay.shape[k] != states.shape[k])
+    grad_decay = grad_decay.sum(axes, keepdims=True) if axes else grad_decay
+    return [grad_decay, grads, whole[:, first] * grads[:, first]]

@@ -1,0 +1,70 @@
+"""The steps of the recurrences that have a Pallas kernel, on tiles; `pallas_driver` runs them.
+
+The driver differentiates a step as it is written here, so each one is written such that its
+derivative is right too: where a branch is not taken, its arguments are kept in its range.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from keras_coffee.backend.jax.pallas_driver import Recurrence
+
+
+def _coffee_advance(weights, state, inputs_t, feedback):
+    """The state x becomes x + Δ (λ x + b u).
+
+    Its Δ is σ(w x) for sigmoid feedback, w x for linear, σ(w u) for none.
+    """
+    (transition, gate, _, input_matrix, _), (source, mask) = weights, inputs_t
+    drive = source if input_matrix is None else input_matrix * source
+    delta = gate * (source if feedback is None else state)
+    if feedback != "linear":
+        delta = jax.nn.sigmoid(delta)
+    if mask is not None:
+        delta = mask * delta
+    return state + delta * (transition * state + drive)
+
+
+def _coffee_read(weights, state, inputs_t):
+    _, _, readout, _, output_gate = weights
+    outputs = jnp.sum(readout * state, 0, keepdims=True)
+    if output_gate is not None:
+        outputs *= jax.nn.sigmoid(jnp.sum(output_gate * state, 0, keepdims=True))
+    return outputs
+
+
+def _selective_advance(weights, state, inputs_t, discretization):
+    """The state x becomes e^(λΔ) x + (e^(λΔ) - 1)/λ B u, or (1 + λΔ) x + Δ B u for Euler."""
+    (transition, fixed, _), (source, delta, varying, _) = weights, inputs_t
+    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
+    decay, gain = discretize(transition, delta)
+    return decay * state + gain * (fixed if varying is None else varying) * source
+
+
+def _selective_read(weights, state, inputs_t):
+    (_, _, fixed), (_, _, _, varying) = weights, inputs_t
+    return jnp.sum((fixed if varying is None else varying) * state, 0, keepdims=True)
+
+
+def _forward_euler(transition, delta):
+    return 1 + transition * delta, delta
+
+
+def _zero_order_hold(transition, delta):
+    """Decay e^z and gain (e^z - 1) / λ for z = λΔ, right through z = 0 with their derivatives."""
+    exponent = transition * delta
+    small = jnp.abs(exponent) < 0.1
+    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    near, far = jnp.where(small, exponent, 0.0), jnp.where(small, 1.0, exponent)
+    series = jnp.ones_like(near)
+    # What is left out, and its derivative, is below the rounding of the dtype.
+    for k in range(11 if exponent.dtype == jnp.float64 else 6, 1, -1):
+        series = 1 + series * (near * (1 / k))
+    gain = delta * jnp.where(small, series, jnp.expm1(far) / far)
+    return jnp.exp(exponent), gain
+
+
+COFFEE = Recurrence(("feature", "mask"), _coffee_advance, _coffee_read)
+SELECTIVE = Recurrence(
+    ("feature", "feature", "state", "state"), _selective_advance, _selective_read
+)
