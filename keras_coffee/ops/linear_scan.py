@@ -87,10 +87,11 @@ def linear_states(
         drive = masking.zero_masked(drive, mask)
     if isinstance(solver, solvers.Sequential):
         return backend.linear_scan(decay, drive, state, reverse=reverse)
-    pair = [ops.broadcast_to(decay, shape), drive]
-    pair = [ops.flip(x, axis=1) for x in pair] if reverse else pair
-    states = trajectory.linear_states(solver, *pair, state)
-    return ops.flip(states, axis=1) if reverse else states
+    decay = ops.broadcast_to(decay, shape)
+    if not reverse:
+        return trajectory.solve_linear(solver, decay, drive, state)
+    decay, drive = ops.flip(decay, axis=1), ops.flip(drive, axis=1)
+    return ops.flip(trajectory.solve_linear(solver, decay, drive, state), axis=1)
 
 
 def _broadcast(decay: Tensor, inputs: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def outputs(
     return backend.compiled(_outputs, (solver, recurrence), *tensors)
 
 
-def linear_states(solver: Solver, decay: Tensor, drive: Tensor, initial_state: Tensor) -> Tensor:
+def solve_linear(solver: Solver, decay: Tensor, drive: Tensor, initial_state: Tensor) -> Tensor:
     """All states of x(k) = a(k) x(k-1) + b(k), elementwise, by a parallel scan; differentiable."""
     (states,) = backend.without_gradient(
         lambda: [affine_scan(Diagonal, decay, drive, initial_state)]
