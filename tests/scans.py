@@ -46,7 +46,8 @@ def selective_arrays(shape, *, varying=(True, True), input_scale=3.0, seed=0):
 def transitions(generator, dim, n):
     """Uniform in [-2, 0], both ends included."""
     transition = generator.uniform(-2, 0, size=(dim, n))
-    transition.flat[0], transition.flat[-1] = -2, 0
+    if transition.size:
+        transition.flat[0], transition.flat[-1] = -2, 0
     return transition
 
 

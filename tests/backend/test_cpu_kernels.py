@@ -24,8 +24,14 @@ from torch_scans import (
 )
 
 from keras_coffee.backend.cpu import blocks
-from keras_coffee.backend.torch import fused
+from keras_coffee.backend.torch import cpu_kernels, fused
 from keras_coffee.ops import coffee_scan
+
+
+@pytest.fixture(autouse=True)
+def memory_that_is_not_written_is_nan(monkeypatch):
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda x, s: new_empty(x, s).fill_(np.nan))
 
 
 def test_kernels_are_what_runs():
@@ -34,7 +40,7 @@ def test_kernels_are_what_runs():
 
 # Blocks. More features than a block has lanes are cut into columns, the last of them narrower;
 # fewer are worked on for several sequences at a time, the last time for fewer.
-CUT = [(2, 6, 131, 2), (9, 6, 16, 8), (7, 6, 11, 3), (0, 6, 131, 2)]
+CUT = [(2, 6, 131, 2), (9, 6, 16, 8), (7, 6, 11, 3), (0, 6, 131, 2), (2, 6, 0, 2)]
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
@@ -197,3 +203,25 @@ def test_small_gates_to_all_their_digits(dtype, arguments):
     arrays["initial_state"][:] = 1
     arrays["output_gate"][:, 0] = arguments
     check_coffee(arrays, dtype)
+
+
+# The kernels themselves.
+
+
+def test_absent_arrays_and_masks_have_no_gradients():
+    inputs, mask, state = torch.ones(2, 3, 4), torch.ones(2, 3), torch.ones(2, 4, 5)
+    sequences, weights = [inputs, mask], [*torch.ones(3, 4, 5).unbind(), None, state[0]]
+    options = {"keep": 1, "feedback": "sigmoid"}
+    *_, kept = cpu_kernels.forward("coffee", sequences, weights, state, **options)
+    of_sequences, of_weights, of_state = cpu_kernels.backward(
+        "coffee", inputs, state, kept, sequences, weights, **options
+    )
+    shapes = [None if x is None else x.shape for x in (*of_sequences, *of_weights, of_state)]
+    assert shapes == [(2, 3, 4), None, (4, 5), (4, 5), (4, 5), None, (4, 5), (2, 4, 5)]
+
+
+def test_another_number_of_arrays_is_an_error():
+    with pytest.raises(ValueError, match="shorter|longer"):
+        cpu_kernels.forward(
+            "coffee", [torch.ones(2, 3, 4)], [torch.ones(4, 5)], None, keep=0, feedback=None
+        )

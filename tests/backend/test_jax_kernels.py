@@ -88,6 +88,18 @@ def test_second_derivatives_are_those_of_the_portable_scan(scan, make, monkeypat
 
 
 @SCANS
+def test_no_features(scan, make):
+    arrays = make((2, 20, 0, 3))
+
+    def loss(*tensors):
+        return sum(x.sum() for x in scan(**dict(zip(arrays, tensors, strict=True))))
+
+    gradients = jax.jit(jax.grad(loss, tuple(range(len(arrays)))))(*arrays.values())
+    for gradient, array in zip(gradients, arrays.values(), strict=True):
+        np.testing.assert_array_equal(gradient, np.zeros_like(array))
+
+
+@SCANS
 def test_without_compiling(scan, make):
     run, tensors = problem(scan, make)
     expected = run(*tensors)

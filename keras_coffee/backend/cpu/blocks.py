@@ -17,6 +17,9 @@ _LANES = range(32, 129)
 # the memory is enough.
 KEEP = 16
 
+# Parts of a sum over sequences, each of which may be as large as a sequence: enough for threads.
+_PARTS = 16
+
 # Work worth a second thread: some hundred microseconds of it.
 _STATES_PER_THREAD = 2**18
 
@@ -107,3 +110,20 @@ class Blocks:
                 failures = list(pool.map(part, bounds[:-1], bounds[1:]))
         if any(failures):
             raise MemoryError(f"No memory for {self.keep} states of {threads} blocks.")
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearBlocks(Blocks):
+    """The same for linear.c: one state for each feature, none kept, no sequences side by side.
+
+    `shares_decay`: the gradient of the decay is a sum over sequences, of which each row of blocks
+    has a part.
+    """
+
+    states: int = 1
+    keep: int = 0
+    shares_decay: bool = False
+
+    @property
+    def sequences(self) -> int:
+        return max(1, -(-self.batch // _PARTS)) if self.shares_decay else 1

@@ -58,7 +58,8 @@ typedef struct {
   int64_t b, rows, d, width, lanes, stride;
 } block;
 
-/* What each kernel defines. Its arrays come in one order, with NULL where there is none:
+/* What each kernel defines. Arrays come in one order, with NULL where there is none (linear.c, whose
+ * outputs are its states, has an order of its own):
  *
  *   forward: sequences, weights, initial state; outputs, final state, kept states
  *   backward: gradients of outputs and final state, kept states, sequences, weights;

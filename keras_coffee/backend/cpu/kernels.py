@@ -6,11 +6,12 @@ order: sequences, then weights, with None where one is absent.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from keras_coffee.backend.cpu import compiler
-from keras_coffee.backend.cpu.blocks import Blocks
+from keras_coffee.backend.cpu.blocks import Blocks, LinearBlocks
 
 Shape = tuple[int, ...]
 Shapes = tuple[Any, ...]  # None where there is no array
@@ -50,7 +51,7 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "feedback": (None, "sigmoid", "linear"),
     "discretization": ("zoh", "euler"),
 }
-_BITS = {"float32": 32, "float64": 64}
+_BITS = {"float32": 32, "float64": 64, "complex64": 32, "complex128": 64}
 
 
 class Result(NamedTuple):
@@ -159,3 +160,45 @@ def _macros(
     present = {f"HAS_{x.upper()}": s is not None for x, s in zip(names, shapes, strict=True)}
     chosen = {x.upper(): _OPTIONS[x].index(value) for x, value in options.items()}
     return {"REAL_BITS": _BITS[dtype], **present, **chosen}
+
+
+@functools.lru_cache(maxsize=1024)
+def linear(
+    direction: str,
+    decay: Shape,
+    inputs: Shape,
+    *,
+    dtype: str,
+    reverse: bool,
+    include: str | None = None,
+) -> Kernel:
+    """One direction of the linear recurrence.
+
+    The arguments of `"forward"` are decay, inputs and the initial state; it fills the states. Those
+    of `"backward"` are the gradient of the states, the states, decay and the initial state; it
+    fills the gradients of decay, inputs and the initial state, complex conjugates of derivatives.
+
+    Args:
+        direction: `"forward"` or `"backward"`.
+        decay: Its shape, that of the inputs, but that the first two axes may each be 1: the same
+            for all sequences, or for all steps.
+        inputs: Their shape, `(B, T, ...)`.
+        dtype: Of all arrays, real or complex.
+        reverse: Whether time runs from the last step to the first.
+        include: The folder with XLA's headers if XLA is to call it.
+    """
+    batch, length, *rest = inputs
+    is_per_sequence, is_per_step = decay[0] == batch, decay[1] == length
+    blocks = LinearBlocks(batch, length, math.prod(rest), shares_decay=not is_per_sequence)
+    results: list[Result | None] = [Result(inputs)]
+    if direction == "backward":
+        grad_decay = Result(decay) if is_per_sequence else _sum(blocks.rows, decay)
+        results = [grad_decay, Result(inputs), Result((batch, *rest))]
+    macros = {
+        "REAL_BITS": _BITS[dtype],
+        "IS_COMPLEX": dtype.startswith("complex"),
+        "REVERSE": reverse,
+        "DECAY_PER_SEQUENCE": is_per_sequence,
+        "DECAY_PER_STEP": is_per_step,
+    }
+    return Kernel(direction, compiler.library("linear.c", include, **macros), blocks, results)

@@ -27,6 +27,26 @@ def backward(name, grad_outputs, grad_final, kept, sequences, weights, *, keep, 
     return grads[:count], grads[count:-1], grads[-1]
 
 
+def linear_forward(decay, inputs, state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex.
+
+    The decay may have one sequence, or one step, for all.
+    """
+    (states,) = _call(_linear_kernel("forward", decay, inputs, reverse), [decay, inputs, state])
+    return states
+
+
+def linear_backward(grad_states, states, decay, state, *, reverse):
+    """Gradients by decay, inputs and the initial state: conjugates of JAX's own."""
+    kernel = _linear_kernel("backward", decay, states, reverse)
+    return _call(kernel, [grad_states, states, decay, state])
+
+
+def _linear_kernel(direction, decay, inputs, reverse):
+    options = {"dtype": inputs.dtype.name, "include": jax.ffi.include_dir(), "reverse": reverse}
+    return kernels.linear(direction, decay.shape, inputs.shape, **options)
+
+
 def _kernel(direction, name, sequences, weights, keep, options):
     shapes = map(_shapes, (sequences, weights))
     options |= {"dtype": sequences[0].dtype.name, "include": jax.ffi.include_dir()}

@@ -25,13 +25,33 @@ def backward(name, grad_outputs, grad_final, kept, sequences, weights, *, keep, 
     return grads[:count], grads[count:-1], grads[-1]
 
 
+def linear_forward(decay, inputs, state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex.
+
+    The decay may have one sequence, or one step, for all.
+    """
+    (states,) = _call(_linear_kernel("forward", decay, inputs, reverse), [decay, inputs, state])
+    return states
+
+
+def linear_backward(grad_states, states, decay, state, *, reverse):
+    """Gradients by decay, inputs and the initial state: conjugates of derivatives."""
+    kernel = _linear_kernel("backward", decay, states, reverse)
+    return _call(kernel, [grad_states, states, decay, state])
+
+
+def _linear_kernel(direction, decay, inputs, reverse):
+    dtype = _NAMES[inputs.dtype]
+    return kernels.linear(direction, decay.shape, inputs.shape, dtype=dtype, reverse=reverse)
+
+
 def _kernel(direction, name, sequences, weights, keep, options):
     shapes = map(_shapes, (sequences, weights))
     dtype = _NAMES[sequences[0].dtype]
     return kernels.scan(direction, name, *shapes, dtype=dtype, keep=keep, **options)
 
 
-_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+_NAMES = {getattr(torch, name): name for name in ("float32", "float64", "complex64", "complex128")}
 
 
 def _shapes(tensors):
