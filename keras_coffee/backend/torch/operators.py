@@ -169,16 +169,20 @@ BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
 
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
-    tensors = (x.contiguous() for x in (decay, inputs, initial_state))
-    return linear_forward(*tensors, reverse=reverse)
+    return linear_forward(decay, inputs, initial_state, reverse=reverse)
+
+
+def _in_memory(x):
+    """As kernels read it: PyTorch conjugates and negates when a tensor is read."""
+    return x.contiguous().resolve_conj().resolve_neg()
 
 
 def _linear_operator(name, schema, loop, fake):
     """An operator that kernels compute where they are there, and a loop elsewhere."""
 
     def run(kernels, *tensors, reverse):
-        function = getattr(kernels, name, loop) if kernels.is_available() else loop
-        return function(*tensors, reverse=reverse)
+        function = getattr(kernels, name) if kernels.is_available() else loop
+        return function(*map(_in_memory, tensors), reverse=reverse)
 
     operator = torch.library.custom_op(
         f"keras_coffee::{name}", loop, mutates_args=(), schema=schema
@@ -240,7 +244,7 @@ def _keep_linear(ctx, inputs, keyword_only_inputs, output):
 
 def _linear_gradients(ctx, grad_states):
     refuse_second_derivatives()
-    return linear_backward(grad_states.contiguous(), *ctx.saved_tensors, **ctx.options)
+    return linear_backward(grad_states, *ctx.saved_tensors, **ctx.options)
 
 
 linear_forward.register_autograd(_linear_gradients, setup_context=_keep_linear)
