@@ -99,14 +99,14 @@ class CoffeeLayer(StateSpaceLayer):
     ):
         if feedback not in FEEDBACKS:
             raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
+        self._optional = {"input_matrix": use_input_matrix, "output_gate": output_filter}
         super().__init__(**handed_on(locals(), "feedback", "output_filter", "use_input_matrix"))
         self.feedback: Feedback = feedback
         self.output_filter = output_filter
         self.use_input_matrix = use_input_matrix
 
     def weight_specs(self) -> dict[str, WeightSpec]:
-        optional = {"input_matrix": self.use_input_matrix, "output_gate": self.output_filter}
-        return {k: spec for k, spec in self.WEIGHTS.items() if optional.get(k, True)}
+        return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
 
     def scan(
         self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None

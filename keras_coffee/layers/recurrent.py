@@ -150,8 +150,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             initial_state: The state before the first step: a tensor, or a list if there are
                 several. None: zeros.
             mask: `(B, T)`, booleans. At a step that is False the states must be held and the
-                output repeated, and be zero before the first step that counts, as the functions
-                of `keras_coffee.ops` do.
+                output repeated. None: every step counts.
 
         Returns:
             Outputs `(B, T, F)` and the final state: a tensor, or a list if there are several.
@@ -340,8 +339,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         initial = states[0] if states is not None and len(states) == 1 else states
         outputs, final = self.scan(inputs, initial, mask)
         arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
-        if self.zero_output_for_mask:
-            outputs = masking.zero_masked(outputs, mask)
+        zeroed = masking.zero_masked if self.zero_output_for_mask else masking.zero_before_first
+        outputs = zeroed(outputs, mask)
         final = self.as_states(final, inputs.shape[0], "final state")
         return ops.cast(outputs, self.compute_dtype), final
 
