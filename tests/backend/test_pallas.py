@@ -74,10 +74,11 @@ def driven(name, arguments, *, keep, **options):
         return (outputs, final_state), (kept, sequences, weights)
 
     def backward(residuals, cotangents):
+        _, sequences, weights = residuals
         grads = run_backward(*cotangents, *residuals)
-        for given, gradients in zip(residuals[1:], grads, strict=False):
-            absent = [x is None or x.ndim == 2 and given is residuals[1] for x in given]
-            assert [g is None for g in gradients] == absent  # a mask has no gradient
+        # A mask, which has two axes, has no gradient.
+        assert [g is None for g in grads[0]] == [x is None or x.ndim == 2 for x in sequences]
+        assert [g is None for g in grads[1]] == [w is None for w in weights]
         return grads
 
     run.defvjp(forward, backward)
