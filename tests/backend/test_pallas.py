@@ -28,7 +28,9 @@ COFFEE_WEIGHTS = "transition", "gate", "readout", "input_matrix", "output_gate"
 def kernels_of(name):
     if name == "linear":
         return gpu_kernels.linear_forward, gpu_kernels.linear_backward
-    return (functools.partial(f, name) for f in (gpu_kernels.forward, gpu_kernels.backward))
+    recurrence = gpu_kernels.RECURRENCES[name]
+    drivers = pallas_driver.forward, pallas_driver.backward
+    return (functools.partial(driver, recurrence) for driver in drivers)
 
 
 @pytest.fixture(autouse=True)
