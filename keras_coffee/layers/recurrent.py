@@ -234,11 +234,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 f"{self.name!r} has {has}, {shapes}, received {len(states)} as `{name}`."
             )
         return [
-            state
-            if _is(state, (batch, *own[0]), own[1])
-            # Which says what is wrong, if it can't be cast.
-            else as_parameter(state, name, (batch, *own[0]), own[1])
-            for state, own in zip(states, self._specs, strict=True)
+            _as_state(state, name, (batch, *shape), dtype)
+            for state, (shape, dtype) in zip(states, self._specs, strict=True)
         ]
 
     # Saving. `DeclaredWeights` saves weights by name, the carried states among them.
@@ -452,8 +449,9 @@ _FLAGS = (
 )
 
 
-def _is(value: Any, shape: Shape, dtype: str) -> bool:
-    """Whether a value is a tensor of this shape and dtype, as a state mostly is."""
-    if not ops.is_tensor(value) or tuple(value.shape) != shape:
-        return False
-    return keras.backend.standardize_dtype(value.dtype) == dtype
+def _as_state(value: Any, name: str, shape: Shape, dtype: str) -> Tensor:
+    """A tensor of this shape and dtype: the value itself, if it is one."""
+    is_one = ops.is_tensor(value) and tuple(value.shape) == shape
+    if is_one and keras.backend.standardize_dtype(value.dtype) == dtype:
+        return value
+    return as_parameter(value, name, shape, dtype)
