@@ -178,7 +178,7 @@ class CoffeeLayer(StateSpaceLayer):
     ) -> solvers.Solution:
         """States over time, and how they were found.
 
-        Time runs as in the inputs, whatever `go_backwards` says. On JAX, call it inside `jax.jit`.
+        Time runs as in the inputs, whatever `go_backwards` says.
 
         Args:
             inputs: u, `(B, T, D)`.

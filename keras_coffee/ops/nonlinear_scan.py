@@ -28,14 +28,14 @@ def nonlinear_scan(
     which are its attributes. The gradient comes from one reversed linear recurrence with the cell's
     Jacobian and one derivative of its step; no iteration and no loop is differentiated.
 
-    On JAX, call it inside `jax.jit`: outside, its loops are compiled again at every call.
+    On JAX it compiles itself, once for each shape.
 
     Args:
-        cell: The recurrence: an object with `step(state, inputs)`, `jacobian(state, inputs)` and
-            `structure`, `"diagonal"` or `"dense"`; see `keras_coffee.cells.Cell`. It must take the
-            states and inputs of one step, `(B, ...)`, and those of all steps, `(B, T, ...)`.
-            Its weights are tensors of the state's dtype. With a wrong Jacobian the states are
-            right and the gradients wrong: `keras_coffee.diagnostics.check_jacobian` tells.
+        cell: The recurrence: a `keras_coffee.cells.Cell` with `step`, `jacobian` and `structure`.
+            It must take the states and inputs of one step, `(B, ...)`, and those of all steps,
+            `(B, T, ...)`. Its weights are tensors of the state's dtype. With a wrong Jacobian the
+            states are right and the gradients wrong: check it with
+            `keras_coffee.diagnostics.check_jacobian`.
         inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a tuple, list or dictionary of them.
         initial_state: x(0), `(B, ...)`, float32 or float64.
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
