@@ -6,6 +6,7 @@
 Where the trigger stands and what follows it differs from sequence to sequence, so a model has to
 notice it in passing and keep the symbol after it. COFFEE learns to, with 512 parameters; S6, whose
 gate sees the input but not the state, gets two thirds right after a hundred times the training.
+Training ends once the accuracy is 0.998, which takes 2,000 to 10,000 steps.
 
     KERAS_BACKEND=jax python examples/induction_head.py
     KERAS_BACKEND=jax python examples/induction_head.py --model s6
