@@ -69,6 +69,10 @@ Of rows that did not come out at first:
 
 # What is known of why a row came out as it did, by its name.
 OF_ROWS = {
+    "table2-d2": (
+        "seed 4 is at 0.25 after the first epoch and stays there; the others learn in 6 epochs or "
+        "fewer. The paper does not say from how many seeds its row is."
+    ),
     "table3-noise2": "loss and accuracy were still getting better when the time was over.",
     "plain-table1-coffee": (
         "after one epoch the loss is still falling, and the seed decides how far it has come."
