@@ -258,8 +258,16 @@ class Wrong(TwoStates):
             ValueError,
             r"`final state` must have shape \(2, 4\)",
         ),
-        (lambda y, states: (y, [1j * x for x in states]), TypeError, "`final state` must be real"),
-        (lambda y, states: (1j * y, states), TypeError, "What `scan` of .* puts out must be real"),
+        (
+            lambda y, states: (y, [ops.cast(x, "complex64") for x in states]),
+            TypeError,
+            "`final state` must be real",
+        ),
+        (
+            lambda y, states: (ops.cast(y, "complex64"), states),
+            TypeError,
+            "What `scan` of .* puts out must be real",
+        ),
     ],
     ids=["too few", "another order", "complex state", "complex outputs"],
 )
