@@ -1,4 +1,4 @@
-"""coffee.c, compiled for this machine and called on NumPy arrays."""
+"""coffee.c and linear.c, compiled for this machine and called on NumPy arrays."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-SOURCE = Path(__file__).with_name("coffee.c")
+FOLDER = Path(__file__).parent
 # Vectors of 64 bytes where there are any; rows of a few floats are copied in place of a call.
 COMPILE = [
     *("-O3", "-march=native", "-ffast-math", "-fopenmp-simd", "-fPIC", "-std=gnu11"),
@@ -25,8 +25,8 @@ def compiler() -> str | None:
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """Compiles coffee.c, unless it was compiled before by this compiler with the same flags.
+def library(name: str) -> ctypes.CDLL:
+    """Compiles `<name>.c`, unless it was compiled before by this compiler with the same flags.
 
     Raises:
         RuntimeError: if there is no compiler, or it refuses.
@@ -37,14 +37,13 @@ def library() -> ctypes.CDLL:
     version = subprocess.run([command, "--version"], capture_output=True, text=True).stdout
     # Of the machine too: -march=native.
     flags = [*COMPILE, *(WIDE if "avx512f" in _processor_flags() else [])]
-    key = repr((version, flags, _processor_flags(), SOURCE.read_text()))
-    name = f"coffee-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-    path = Path(tempfile.gettempdir()) / f"keras_coffee-{_user()}" / name
+    source = FOLDER / f"{name}.c"
+    key = repr((version, flags, _processor_flags(), source.read_text()))
+    file = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    path = Path(tempfile.gettempdir()) / f"keras_coffee-{_user()}" / file
     if not path.exists():
-        _compile(command, flags, path)
-    found = ctypes.CDLL(str(path))
-    found.coffee_trajectory_size.restype = ctypes.c_longlong
-    return found
+        _compile(command, flags, source, path)
+    return ctypes.CDLL(str(path))
 
 
 def _processor_flags() -> str:
@@ -57,13 +56,13 @@ def _user() -> str:
     return hashlib.sha256(str(Path.home()).encode()).hexdigest()[:8]
 
 
-def _compile(command: str, flags: list[str], path: Path) -> None:
+def _compile(command: str, flags: list[str], source: Path, path: Path) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        compiled, linked = Path(folder) / "coffee.o", Path(folder) / path.name
+        compiled, linked = Path(folder) / "compiled.o", Path(folder) / path.name
         # Linked apart, without -ffast-math: with it, denormals would be zero in all the process.
         for step in (
-            [command, *flags, "-c", str(SOURCE), "-o", str(compiled)],
+            [command, *flags, "-c", str(source), "-o", str(compiled)],
             [command, "-shared", str(compiled), "-o", str(linked)],
         ):
             done = subprocess.run(step, capture_output=True, text=True)
@@ -79,7 +78,8 @@ class Coffee:
     """
 
     def __init__(self, shape: tuple[int, ...], keeps: bool):
-        self.library = library()
+        self.library = library("coffee")
+        self.library.coffee_trajectory_size.restype = ctypes.c_longlong
         batch, length, dim, n = shape
         self.sizes = [ctypes.c_longlong(size) for size in shape]
         self.outputs, self.final_state = _zeros(batch, length, dim), _zeros(batch, dim, n)
@@ -111,6 +111,37 @@ class Coffee:
         return *self.forward(*tensors), *self.backward(grads, *tensors[:4])
 
     def _call(self, name: str, *arrays: np.ndarray | None) -> None:
+        getattr(self.library, name)(*map(_pointer, arrays), *self.sizes)
+
+
+class Linear:
+    """The linear recurrence for a shape (B, T, W), likewise."""
+
+    def __init__(self, shape: tuple[int, ...], keeps: bool):
+        self.library = library("linear")
+        batch, _, width = shape
+        self.sizes = [ctypes.c_longlong(size) for size in shape]
+        self.states = _zeros(*shape)
+        self.gradients = [_zeros(*shape), _zeros(*shape), _zeros(batch, width)] if keeps else []
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds."""
+        return sum(x.nbytes for x in (self.states, *self.gradients))
+
+    def forward(self, decay, inputs, initial_state) -> tuple[np.ndarray, ...]:
+        """All states."""
+        self._call("linear_forward", decay, inputs, initial_state, self.states)
+        return (self.states,)
+
+    def training(self, grads, decay, inputs, initial_state) -> tuple[np.ndarray, ...]:
+        """States, and the gradients by the arguments from those of the states."""
+        self.forward(decay, inputs, initial_state)
+        arrays = decay, self.states, initial_state, *grads
+        self._call("linear_backward", *arrays, *self.gradients)
+        return self.states, *self.gradients
+
+    def _call(self, name: str, *arrays: np.ndarray) -> None:
         getattr(self.library, name)(*map(_pointer, arrays), *self.sizes)
 
 

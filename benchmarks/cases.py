@@ -12,14 +12,15 @@ import numpy as np
 Shape = tuple[int, ...]
 
 MODES = ("inference", "training")
-COFFEE, S6, GRU, LSTM = "COFFEE", "S6", "GRU", "LSTM"
+COFFEE, S6, LINEAR, GRU, LSTM = "COFFEE", "S6", "linear", "GRU", "LSTM"
 OURS, LIMIT, RNN = "ours", "C, one core", "keras.layers.RNN"
 # What rows of a family take, and what they give. Keras' own layers have nothing to compare with.
 TAKE = {
     COFFEE: ("inputs", "transition", "gate", "readout", "initial state"),
     S6: ("inputs", "log transition", *(f"{x} projection" for x in ("input", "output", "step"))),
+    LINEAR: ("decay", "inputs", "initial state"),
 }
-GIVE = ("outputs", "final state")
+GIVE = {family: ("outputs", "final state") for family in (COFFEE, S6)} | {LINEAR: ("states",)}
 
 
 class Unavailable(Exception):
@@ -60,7 +61,7 @@ class Row:
 def names(family: str, mode: str) -> list[str]:
     """What the answers of a row are."""
     gradients = TAKE[family] if mode == "training" else ()
-    return [*GIVE, *(f"gradient by {name}" for name in gradients)]
+    return [*GIVE[family], *(f"gradient by {name}" for name in gradients)]
 
 
 def example(family: str, shape: Shape, seed: int) -> tuple[list, list]:
@@ -68,14 +69,16 @@ def example(family: str, shape: Shape, seed: int) -> tuple[list, list]:
     random = np.random.default_rng(seed)
     batch, length, dim, n = shape
     inputs = random.normal(size=(batch, length, dim))
-    if family in TAKE:
-        arguments = {COFFEE: _coffee_arguments, S6: _s6_arguments}[family](random, shape)
-        results = [inputs.shape, (batch, dim, n)]
+    results = [(batch, length, dim * n)]
+    if family == LINEAR:
+        arguments = _linear_arguments(random, shape)
+    elif family in TAKE:
+        others = {COFFEE: _coffee_arguments, S6: _s6_arguments}[family](random, shape)
+        arguments, results = [inputs, *others], [inputs.shape, (batch, dim, n)]
     else:
-        arguments = [_weight(random, x) for x in _gated_shapes(family, dim, dim * n)]
-        results = [(batch, length, dim * n)]
+        arguments = [inputs, *(_weight(random, x) for x in _gated_shapes(family, dim, dim * n))]
     grads = [random.normal(size=x) for x in results]
-    return tuple([np.asarray(x, "float32") for x in y] for y in ([inputs, *arguments], grads))
+    return tuple([np.asarray(x, "float32") for x in y] for y in (arguments, grads))
 
 
 def _coffee_arguments(random: np.random.Generator, shape: Shape) -> list[np.ndarray]:
@@ -91,6 +94,12 @@ def _s6_arguments(random: np.random.Generator, shape: Shape) -> list[np.ndarray]
     _, _, dim, n = shape
     log_transition = np.broadcast_to(np.log(np.arange(1, n + 1)), (dim, n))
     return [log_transition, *(_weight(random, x) for x in ((dim, n), (dim, n), (dim, dim)))]
+
+
+def _linear_arguments(random: np.random.Generator, shape: Shape) -> list[np.ndarray]:
+    batch, length, dim, n = shape
+    inputs = random.normal(size=(batch, length, dim * n))
+    return [random.uniform(0.5, 1, inputs.shape), inputs, random.normal(size=(batch, dim * n))]
 
 
 def _gated_shapes(family: str, dim: int, units: int) -> list[Shape]:

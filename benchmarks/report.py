@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from cases import COFFEE, GRU, LIMIT, OURS, RNN, S6
+from cases import COFFEE, GRU, LIMIT, LINEAR, LSTM, OURS, RNN
 from measuring import line
 
 # Where it must be fast, and how fast: at most so many times the limit, at least so many times
@@ -12,6 +12,7 @@ from measuring import line
 FAST_SHAPES = ((512, 16, 16, 8), (8, 4096, 16, 8), (32, 784, 32, 1))
 TRAINING_BAR = {"torch": 1.2, "jax": 1.5, "tensorflow": 1.5}
 INFERENCE_BAR = 1.5
+LINEAR_SHAPES, LINEAR_BAR = ((8, 4096, 128, 1), (64, 784, 256, 1)), 1.5
 KERAS_SHAPE, KERAS_BARS = (32, 784, 32, 1), {(COFFEE, RNN): 3, (GRU, "keras.layers.GRU"): 5}
 FIRST_CALL_BAR, STEP_BAR = 5, 1.2
 
@@ -72,11 +73,8 @@ def _cells(cell: Any, cells: Sequence[Any], clock: int) -> list[str]:
     low, middle, high = (
         np.quantile([x[clock] for x in cell.times.values()], (0.25, 0.5, 0.75)) * 1e3
     )
-    family = S6 if cell.family == S6 else COFFEE
-    others = [
-        find(cells, cell.shape, cell.mode, COFFEE, LIMIT) if family == COFFEE else None,
-        find(cells, cell.shape, cell.mode, family, OURS),
-    ]
+    family = COFFEE if cell.family in (GRU, LSTM) else cell.family
+    others = [find(cells, cell.shape, cell.mode, family, row) for row in (LIMIT, OURS)]
     ratios = ["" if x is None or x is cell else _ratio(cell, x, clock) for x in others]
     return [
         str(cell.shape),
@@ -136,13 +134,17 @@ def bars(backend: str, cells: Sequence[Any], along_time: Sequence[Any], clock: i
 
 
 def _limit_bars(backend: str, cells: Sequence[Any], clock: int) -> Iterable[tuple]:
-    for mode, bar in (("training", TRAINING_BAR[backend]), ("inference", INFERENCE_BAR)):
-        for shape in FAST_SHAPES:
-            ours = find(cells, shape, mode, COFFEE, OURS)
-            limit = find(cells, shape, mode, COFFEE, LIMIT)
-            if ours and limit:
-                value = ratio(ours, limit, clock)[1]
-                yield f"{mode} {shape}, ours by C", f"{value:.2f}", f"≤ {bar}", value <= bar
+    places = [
+        *((COFFEE, shape, "training", TRAINING_BAR[backend]) for shape in FAST_SHAPES),
+        *((COFFEE, shape, "inference", INFERENCE_BAR) for shape in FAST_SHAPES),
+        *((LINEAR, shape, "training", LINEAR_BAR) for shape in LINEAR_SHAPES),
+    ]
+    for family, shape, mode, bar in places:
+        ours, limit = (find(cells, shape, mode, family, row) for row in (OURS, LIMIT))
+        if ours and limit:
+            value = ratio(ours, limit, clock)[1]
+            what = f"{mode} {shape}, {'' if family == COFFEE else f'{family} '}ours by C"
+            yield what, f"{value:.2f}", f"≤ {bar}", value <= bar
 
 
 def _keras_bars(cells: Sequence[Any], clock: int) -> Iterable[tuple]:

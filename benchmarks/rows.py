@@ -7,10 +7,10 @@ from typing import Any
 import c_reference
 import keras
 import numpy as np
-from cases import COFFEE, GRU, LIMIT, LSTM, OURS, RNN, S6, Row, Shape, Unavailable
+from cases import COFFEE, GRU, LIMIT, LINEAR, LSTM, OURS, RNN, S6, Row, Shape, Unavailable
 from keras import ops
 
-from keras_coffee.ops import coffee_scan, selective_scan
+from keras_coffee.ops import coffee_scan, linear_scan, selective_scan
 
 
 class CoffeeCell(keras.layers.Layer):
@@ -112,16 +112,33 @@ def _ours_s6(recompute: bool) -> Callable[..., Any]:
     return s6_by(lambda *tensors: selective_scan(*tensors, recompute=recompute))
 
 
-def _c(shape: Shape, mode: str) -> Callable[..., Any]:
-    try:
-        coffee = c_reference.Coffee(shape, keeps=mode == "training")
-    except RuntimeError as error:
-        raise Unavailable(str(error)) from None
-    return coffee.training if mode == "training" else coffee.forward
+def _ours_linear(decay, inputs, initial_state):
+    return linear_scan(decay, inputs, initial_state=initial_state)[:1]
 
 
-def _c_nbytes(shape: Shape, mode: str) -> int:
-    return c_reference.Coffee(shape, keeps=mode == "training").nbytes
+def _coffee_in_c(shape: Shape, mode: str) -> Any:
+    return c_reference.Coffee(shape, keeps=mode == "training")
+
+
+def _linear_in_c(shape: Shape, mode: str) -> Any:
+    batch, length, dim, n = shape
+    return c_reference.Linear((batch, length, dim * n), keeps=mode == "training")
+
+
+def _c(reference: Callable[[Shape, str], Any]) -> dict[str, Any]:
+    """Options of a row that runs a class of `c_reference`."""
+
+    def make(shape, mode):
+        try:
+            found = reference(shape, mode)
+        except RuntimeError as error:
+            raise Unavailable(str(error)) from None
+        return found.training if mode == "training" else found.forward
+
+    def nbytes(shape, mode):
+        return reference(shape, mode).nbytes
+
+    return {"make": make, "convert": np.ascontiguousarray, "nbytes": nbytes}
 
 
 def _of_peer(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,7 +167,7 @@ def all_rows() -> list[Row]:
     coffee = [
         row(OURS, COFFEE, _of(_ours(False))),
         row(f"{OURS}, recompute", COFFEE, _of(_ours(True)), modes=training),
-        row(LIMIT, COFFEE, _c, convert=np.ascontiguousarray, nbytes=_c_nbytes),
+        row(LIMIT, COFFEE, **_c(_coffee_in_c)),
         row(f"loop: {backend.LOOP}", COFFEE, _of(backend.coffee_scan), loops=True),
         row(RNN, COFFEE, _keras_coffee, loops=True),
     ]
@@ -158,6 +175,10 @@ def all_rows() -> list[Row]:
         row(OURS, S6, _of(_ours_s6(False))),
         row(f"{OURS}, recompute", S6, _of(_ours_s6(True)), modes=training),
         row("loop", S6, _of(s6_by(backend.selective_scan)), loops=True),
+    ]
+    linear = [
+        row(OURS, LINEAR, _of(_ours_linear)),
+        row(LIMIT, LINEAR, **_c(_linear_in_c)),
     ]
     keras_layers = [
         row(f"keras.layers.{family}", family, _keras_layer(family), loops=True)
@@ -171,4 +192,4 @@ def all_rows() -> list[Row]:
             pararnn = _of_peer(lambda peers, shape, mode: peers.pararnn(shape, mode))
             coffee.append(row("pararnn", COFFEE, pararnn, loops=True, may_miss=True))
             s6.append(row("mambapy", S6, _of_peer(_mambapy)))
-    return coffee + s6 + keras_layers
+    return coffee + s6 + linear + keras_layers

@@ -6,6 +6,7 @@
 Where the trigger stands and what follows it differs from sequence to sequence, so a model has to
 notice it in passing and keep the symbol after it. COFFEE learns to, with 512 parameters; S6, whose
 gate sees the input but not the state, gets two thirds right after a hundred times the training.
+Training ends once the accuracy is 0.998, which takes 2,000 to 10,000 steps.
 
     KERAS_BACKEND=jax python examples/induction_head.py
     KERAS_BACKEND=jax python examples/induction_head.py --model s6
@@ -42,6 +43,8 @@ MODELS = {  # the layer, and the accuracy in the paper for n=8, D=16, length 16
 # Sequences are made of the symbols 1 to 7, and 0 is the padding. The paper's parameter counts,
 # 3nD + 8D = 512 for COFFEE and 3nD + D² + 9D = 784 for S6, need one more, which never occurs.
 SYMBOLS = 9
+# Training ends here: what is counted afterwards on other sequences is at least 0.995, then.
+TARGET = 0.998
 
 
 def load_data(args):
@@ -81,7 +84,7 @@ def train_model(model, train, validation, args):
         train,
         validation_data=validation,
         epochs=args.epochs * args.steps // args.validate_every,
-        callbacks=[StopAtTarget("val_accuracy", 0.995)],
+        callbacks=[StopAtTarget("val_accuracy", TARGET)],
         shuffle=False,  # the same order of batches on every backend
     ).history
     intervals = len(history["loss"])
@@ -156,7 +159,7 @@ def make_parser():
     add("--target-length", default=1, help="symbols in the target")
     add("--noise-length", type=int, default=0, help="noise symbols between trigger and target")
     add("--batch-size", default=512, help="sequences in a training step")
-    add("--epochs", default=1, help="epochs at most; an accuracy of 0.995 ends training early")
+    add("--epochs", default=3, help=f"epochs at most; an accuracy of {TARGET} ends training early")
     add("--steps", default=10_000, help="training steps in an epoch, as the paper counts them")
     add("--validate-every", default=1000, help="training steps in one of the epochs Keras shows")
     add("--seed", type=int, default=0, help="of the weights, the sequences and the trigger")

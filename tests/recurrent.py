@@ -8,7 +8,7 @@ from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.layers import RecurrentLayer, StateSpec, WeightSpec
-from keras_coffee.ops import linear_scan, masking
+from keras_coffee.ops import linear_scan
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -49,7 +49,7 @@ class TwoStates(RecurrentLayer):
         turning = self._linear(turn, drive, turning, mask)
         leaky = self._linear(ops.sigmoid(decay), inputs, leaky, mask)
         outputs = ops.concatenate([ops.real(turning), scale * leaky], axis=-1)
-        return masking.zero_before_first(outputs, mask), [turning[:, -1], leaky[:, -1]]
+        return outputs, [turning[:, -1], leaky[:, -1]]
 
     def _linear(self, decay, drive, state, mask):
         if mask is not None:

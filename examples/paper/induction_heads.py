@@ -38,6 +38,7 @@ class InductionHeads(Experiment):
     trigger_length: int = 1
     target_length: int = 1
     noise_length: int = 0
+    distance: str = "squared_euclidean"
     learning_rate: float = 0.01
     target_accuracy: float | None = 0.995
     epochs: int = 100
@@ -58,15 +59,12 @@ class InductionHeads(Experiment):
                 keras.Input((None,), dtype="int32"),
                 embedding,
                 self.recurrence(),
-                self.logits(embedding),
+                SoftminLogits(embedding, self.target_length, self.distance),
             ]
         )
 
     def recurrence(self):
         return LAYERS[self.layer](self.n)
-
-    def logits(self, embedding):
-        return SoftminLogits(embedding, last=self.target_length)
 
     def load_data(self, seed):
         task = functools.partial(
@@ -112,6 +110,7 @@ class Ih0(Experiment):
     An epoch is ten steps here; the paper says only that learning is quick.
     """
 
+    distance: str = "squared_euclidean"
     learning_rate: float = 0.01
     target_accuracy: float = 1.0
     epochs: int = 100
@@ -129,7 +128,7 @@ class Ih0(Experiment):
                 keras.Input((None,), dtype="int32"),
                 embedding,
                 CoffeeLayer(1, transition_initializer="zeros", trainable=False, **fixed),
-                SoftminLogits(embedding, last=1),
+                SoftminLogits(embedding, 1, self.distance),
             ]
         )
 

@@ -6,7 +6,6 @@ from induction_heads import InductionHeads
 from mnist import FourDirectionMnist
 
 from keras_coffee import CoffeeLayer
-from keras_coffee.layers import SoftminLogits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,14 +14,6 @@ class FreeTransition(InductionHeads):
 
     def recurrence(self):
         return CoffeeLayer(self.n, transition_constraint=None)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SquaredDistance(InductionHeads):
-    """The distance to a symbol's vector is squared."""
-
-    def logits(self, embedding):
-        return SoftminLogits(embedding, last=self.target_length, distance="squared_euclidean")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import statistics
 import plots
 import records
 from induction_heads import IH0_PAPER
-from remarks import HEAD, OF_ROWS, OPEN
-from rows import TABLES, TRIED
+from remarks import DISTANCES, HEAD, OF_ROWS, OPEN, OTHERS
+from rows import PLAIN, TABLES, TRIED
 
 GOOD = ("reproduced", "better", "different: higher")
 COLUMNS = ("", "parameters", "accuracy: paper", "ours", "seed by seed", "loss: paper", "ours")
@@ -31,8 +31,8 @@ def page(rows, runs, again):
         parts += [f"## {title}\n\n", *section(own, runs)]
         parts += [vectors(runs[row.name]) for row in own if row.name == "ih0-embeddings"]
         parts += images(table)
-    parts += [OPEN, *section(TRIED, runs)]
-    parts += ["## On the three backends\n\n", backends(rows, runs)]
+    parts += [OPEN, DISTANCES, *section(PLAIN, runs), OTHERS, *section(TRIED, runs)]
+    parts += ["## On the three backends\n\n", backends([*rows, *PLAIN], runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
 
@@ -40,7 +40,7 @@ def page(rows, runs, again):
 def summary(rows, runs):
     """How many rows came to which verdict."""
     known = [(row, records.main_runs(runs[row.runs_of])) for row in rows]
-    words = [verdict(row, own).partition(",")[0] if own else "not run" for row, own in known]
+    words = [verdict(row, own).partition(",")[0] if own else "not run yet" for row, own in known]
     counts = [f"{number} {word}" for word, number in collections.Counter(words).most_common()]
     return f"**Of {len(rows)} rows: {', '.join(counts)}.**\n\n"
 
@@ -56,7 +56,7 @@ def line(row, runs):
     paper = row.paper
     if not runs:
         absent = [""] * (len(COLUMNS) - 4)
-        return [row.label, f"{paper.parameters:,}", paper.accuracy, "not run", *absent]
+        return [row.label, f"{paper.parameters:,}", paper.accuracy, "not run yet", *absent]
     accuracies = [run["accuracy"] for run in runs]
     return [
         row.label,

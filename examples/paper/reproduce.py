@@ -2,12 +2,13 @@
 
     KERAS_BACKEND=jax python examples/paper/reproduce.py --list
     KERAS_BACKEND=jax python examples/paper/reproduce.py table1 --seeds 3
-    KERAS_BACKEND=jax python examples/paper/reproduce.py mnist-coffee --budget-minutes 20
+    KERAS_BACKEND=jax python examples/paper/reproduce.py mnist-coffee plain --budget-minutes 20
     python examples/paper/reproduce.py report
 
-A finished run is one file in results/paper/ and is not run again; an interrupted one goes on
-where it was, with the same numbers as if nothing had happened. `report` writes docs/results.md,
-for which it needs matplotlib.
+Rows are run in the order in which they are named, each with all of its seeds. A finished run is
+one file in results/paper/ and is not run again. One that was interrupted, or that ended for lack
+of time and now has more, goes on where it was, with the same numbers as if nothing had happened.
+`report` writes docs/results.md, for which it needs matplotlib.
 """
 
 import argparse
@@ -17,9 +18,9 @@ import pathlib
 import keras
 import records
 import training
-from rows import CURVES, ROWS, TRIED
+from rows import CURVES, PLAIN, ROWS, TRIED
 
-KNOWN = [*ROWS, *TRIED, *CURVES]
+KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -82,7 +83,8 @@ def chosen(parser, args):
     tables = dict.fromkeys(row.table for row in KNOWN)
     for name in {*args.names} - {row.name for row in KNOWN} - tables.keys():
         parser.error(f"no table or row {name!r}; tables: {', '.join(tables)}; rows: --list")
-    rows = [row for row in KNOWN if {row.name, row.table} & {*args.names}]
+    # In the order in which they are named: what matters most is run first.
+    rows = [row for name in args.names for row in KNOWN if name in (row.name, row.table)]
     rows += [row for row in ROWS if args.all and row not in rows]
     if not rows:
         parser.error("name tables or rows, or pass --all; --list shows what there is")

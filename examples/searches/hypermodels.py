@@ -145,7 +145,7 @@ class InductionHeadHyperModel(CoffeeHyperModel):
         "dim": choice(1, 2, 4, 8, 16, default=16),
         "feedback": choice("sigmoid", "none", "linear", default="sigmoid"),
         "output_filter": switch(False),
-        "distance": choice("euclidean", "squared_euclidean", default="euclidean"),
+        "distance": choice("euclidean", "squared_euclidean", default="squared_euclidean"),
         "learning_rate": number(0.001, 0.1, 0.01, "log"),
     }
     SIZES = ("n", "dim", "output_filter")

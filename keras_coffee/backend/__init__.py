@@ -26,8 +26,8 @@ if os.environ.get("KERAS_BACKEND", keras.config.backend()) != keras.config.backe
 framework = importlib.import_module(f"keras_coffee.backend.{keras.config.backend()}")
 
 # Recurrences in one fused pass over time, with their gradients.
+implementation = framework.implementation
 linear_scan = framework.linear_scan
-recurrence = framework.recurrence
 
 # What solvers are built from.
 associative_scan = framework.associative_scan

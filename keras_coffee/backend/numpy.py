@@ -7,7 +7,12 @@ numpy backend, and lists the functions that a backend must supply.
 import numpy as np
 
 
-def recurrence(recurrence, *tensors, recompute):
+def implementation(recurrence, x):
+    """What runs a recurrence on tensors like `x`: a function like `scan_cell`."""
+    return scan_cell
+
+
+def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence, in one pass over time.
 
     `recurrence` is a `keras_coffee.solvers.recurrence.Recurrence`: a step, and the structure of the

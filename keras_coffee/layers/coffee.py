@@ -99,14 +99,14 @@ class CoffeeLayer(StateSpaceLayer):
     ):
         if feedback not in FEEDBACKS:
             raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
+        self._optional = {"input_matrix": use_input_matrix, "output_gate": output_filter}
         super().__init__(**handed_on(locals(), "feedback", "output_filter", "use_input_matrix"))
         self.feedback: Feedback = feedback
         self.output_filter = output_filter
         self.use_input_matrix = use_input_matrix
 
     def weight_specs(self) -> dict[str, WeightSpec]:
-        optional = {"input_matrix": self.use_input_matrix, "output_gate": self.output_filter}
-        return {k: spec for k, spec in self.WEIGHTS.items() if optional.get(k, True)}
+        return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
 
     def scan(
         self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
@@ -153,12 +153,17 @@ class CoffeeLayer(StateSpaceLayer):
         inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
         # Every state as a feature of its own, read out as it is.
         shape = (*ops.shape(inputs), self.n)
-        weights = self._cell_weights()
-        single = {name: ops.reshape(weight, (-1, 1)) for name, weight in weights.items()}
+        cell = self.cell()
+        weights = cell.transition, cell.gate, ops.ones_like(cell.gate), cell.input_matrix
+        transition, gate, one, input_matrix = (
+            None if weight is None else ops.reshape(weight, (-1, 1)) for weight in weights
+        )
         states, _ = coffee_scan(
             ops.repeat(inputs, self.n, axis=-1),
-            **single,
-            readout=ops.ones_like(single["gate"]),
+            transition,
+            gate,
+            one,
+            input_matrix=input_matrix,
             feedback=self.feedback,
             initial_state=ops.reshape(initial_state, (shape[0], shape[2] * self.n, 1)),
             mask=mask,
@@ -166,7 +171,7 @@ class CoffeeLayer(StateSpaceLayer):
         )
         states = ops.reshape(states, shape)
         previous = ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
-        gates = self.cell().delta(previous, inputs)
+        gates = cell.delta(previous, inputs)
         return states, masking.zero_masked(gates, mask)
 
     def solve(
@@ -205,15 +210,10 @@ class CoffeeLayer(StateSpaceLayer):
         return nonlinear_scan(self.cell(), inputs, initial_state, mask=mask, solver=solver)
 
     def cell(self) -> CoffeeCell:
-        """The recurrence of the layer as it is now: its step and its Jacobian."""
-        return CoffeeCell(**self._cell_weights(), feedback=self.feedback)
-
-    def _cell_weights(self) -> dict[str, Tensor]:
-        return {
-            name: ops.cast(getattr(self, name), self.state_dtype)
-            for name in self.weight_specs()
-            if name not in ("readout", "output_gate")
-        }
+        """The recurrence of the layer as it is now: its step, its Jacobian and its outputs."""
+        names = self.weight_specs()
+        weights = {name: ops.cast(getattr(self, name), self.state_dtype) for name in names}
+        return CoffeeCell(**weights, feedback=self.feedback)
 
     def _prepare(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Any, ...]:
         """Inputs, state and mask for a look inside: what `call` gives to `scan`."""

@@ -59,14 +59,16 @@ class DeclaredWeights(keras.layers.Layer):
     WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
 
     def __init__(self, **kwargs: Any):
-        rules = {
-            f"{name}_{kind}": module.get(kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None)))
+        given = {
+            (name, kind): kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None))
             for name, spec in self.WEIGHTS.items()
-            for kind, module in _RULES.items()
+            for kind in _RULES
         }
         super().__init__(**kwargs)
-        for name, rule in rules.items():
-            setattr(self, name, rule)
+        # Not for weights that are not there: each initializer made draws a seed.
+        for name in self.weight_specs():
+            for kind, module in _RULES.items():
+                setattr(self, f"{name}_{kind}", module.get(given[name, kind]))
 
     def weight_specs(self) -> dict[str, WeightSpec]:
         """The weights that this layer has, in the order in which they are created and saved."""
@@ -118,7 +120,7 @@ class DeclaredWeights(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         rules = {
             f"{name}_{kind}": keras.saving.serialize_keras_object(getattr(self, f"{name}_{kind}"))
-            for name in self.WEIGHTS
+            for name in self.weight_specs()
             for kind in _RULES
         }
         return {**super().get_config(), **rules}

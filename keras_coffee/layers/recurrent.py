@@ -150,8 +150,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             initial_state: The state before the first step: a tensor, or a list if there are
                 several. None: zeros.
             mask: `(B, T)`, booleans. At a step that is False the states must be held and the
-                output repeated, and be zero before the first step that counts, as the functions
-                of `keras_coffee.ops` do.
+                output repeated. None: every step counts.
 
         Returns:
             Outputs `(B, T, F)` and the final state: a tensor, or a list if there are several.
@@ -164,12 +163,12 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self.add_declared_weights(dim)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
         self._dim = dim
-        specs = self.state_specs(dim)
-        self.state_size = [spec.shape for spec in specs]
+        self._specs = [(spec.shape, self._dtype_of(spec)) for spec in self.state_specs(dim)]
+        self.state_size = [shape for shape, _ in self._specs]
         if self.stateful:
-            self._carried = self._build_states(batch, specs)
+            self._carried = self._build_states(batch)
 
-    def _build_states(self, batch: int | None, specs: list[StateSpec]) -> list[keras.Variable]:
+    def _build_states(self, batch: int | None) -> list[keras.Variable]:
         if batch is None:
             raise ValueError(
                 f"{self.name!r} is stateful and keeps a state for each sequence of a batch, so the "
@@ -180,14 +179,14 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         # them.
         return [
             self.add_weight(
-                name="state" if len(specs) == 1 else f"state_{i}",
-                shape=(batch, *spec.shape),
-                dtype=self._dtype_of(spec),
+                name="state" if len(self._specs) == 1 else f"state_{i}",
+                shape=(batch, *shape),
+                dtype=dtype,
                 initializer="zeros",
                 trainable=False,
                 autocast=False,
             )
-            for i, spec in enumerate(specs)
+            for i, (shape, dtype) in enumerate(self._specs)
         ]
 
     # States.
@@ -209,10 +208,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     def get_initial_state(self, batch_size: int) -> list[Tensor]:
         """The states before the first step, zeros, in a list as Keras has it."""
-        return [
-            ops.zeros((batch_size, *spec.shape), self._dtype_of(spec))
-            for spec in self._built_specs()
-        ]
+        self._check_built()
+        return [ops.zeros((batch_size, *shape), dtype) for shape, dtype in self._specs]
 
     def reset_state(self) -> None:
         """Sets the carried states to zeros. Nothing happens if the layer is not stateful."""
@@ -224,26 +221,26 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     def _dtype_of(self, spec: StateSpec) -> str:
         return spec.dtype or self.state_dtype
 
-    def _built_specs(self) -> list[StateSpec]:
+    def _check_built(self) -> None:
         if not self.built:
             raise ValueError(
                 f"The features of {self.name!r} are not known yet. Call or build the layer first."
             )
-        return self.state_specs(self._dim)
 
     def as_states(self, given: Any, batch: int | None, name: str = "initial_state") -> list[Tensor]:
         """States that came as a tensor or a list, checked, each in its dtype."""
-        specs = self._built_specs()
+        self._check_built()
         states = list(given) if isinstance(given, (list, tuple)) else [given]
-        if len(states) != len(specs):
-            has = "one state" if len(specs) == 1 else f"{len(specs)} states"
-            shapes = ", ".join(str(("batch", *spec.shape)) for spec in specs).replace("'", "")
+        count = len(self._specs)
+        if len(states) != count:
+            has = "one state" if count == 1 else f"{count} states"
+            shapes = ", ".join(str(("batch", *shape)) for shape in self.state_size).replace("'", "")
             raise ValueError(
                 f"{self.name!r} has {has}, {shapes}, received {len(states)} as `{name}`."
             )
         return [
-            as_parameter(state, name, (batch, *spec.shape), self._dtype_of(spec))
-            for state, spec in zip(states, specs, strict=True)
+            _as_state(state, name, (batch, *shape), dtype)
+            for state, (shape, dtype) in zip(states, self._specs, strict=True)
         ]
 
     # Saving. `DeclaredWeights` saves weights by name, the carried states among them.
@@ -315,8 +312,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             ValueError: if the layer is not built, or a shape does not fit.
             TypeError: if the inputs are complex.
         """
-        self._built_specs()
-        inputs = ops.convert_to_tensor(inputs)
+        self._check_built()
+        inputs = inputs if ops.is_tensor(inputs) else ops.convert_to_tensor(inputs)
         if len(inputs.shape) != 3 or inputs.shape[-1] != self._dim:
             raise ValueError(
                 f"`inputs` of {self.name!r} must have shape (batch, time, {self._dim}), time being "
@@ -340,8 +337,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         initial = states[0] if states is not None and len(states) == 1 else states
         outputs, final = self.scan(inputs, initial, mask)
         arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
-        if self.zero_output_for_mask:
-            outputs = masking.zero_masked(outputs, mask)
+        zeroed = masking.zero_masked if self.zero_output_for_mask else masking.zero_before_first
+        outputs = zeroed(outputs, mask)
         final = self.as_states(final, inputs.shape[0], "final state")
         return ops.cast(outputs, self.compute_dtype), final
 
@@ -477,3 +474,11 @@ _FLAGS = (
     "zero_output_for_mask",
     "recompute",
 )
+
+
+def _as_state(value: Any, name: str, shape: Shape, dtype: str) -> Tensor:
+    """A tensor of this shape and dtype: the value itself, if it is one."""
+    is_one = ops.is_tensor(value) and tuple(value.shape) == shape
+    if is_one and keras.backend.standardize_dtype(value.dtype) == dtype:
+        return value
+    return as_parameter(value, name, shape, dtype)

@@ -27,7 +27,7 @@ _LARGEST["bfloat16"] = (2.0 - 2.0**-7) * 2.0**127
 class SoftminLogits(keras.layers.Layer):
     """Scores every symbol by how near its vector is to the output.
 
-        d_i     = ‖y - e_i‖, or ‖y - e_i‖² with distance="squared_euclidean"
+        d_i     = ‖y - e_i‖², or ‖y - e_i‖ with distance="euclidean"
         logit_i = log(p_i / (1 - p_i)),  p = softmin(d)
                 = -d_i - log Σ_{j ≠ i} exp(-d_j)
 
@@ -47,8 +47,9 @@ class SoftminLogits(keras.layers.Layer):
         embedding: The `SymbolEmbedding` to score against, with at least two symbols.
         last: Positive integer or `None`. Keeps the last positions only, those that are asked
             for in a task; the others are never computed. Defaults to `None`, all positions.
-        distance: `"euclidean"`, the paper's, or `"squared_euclidean"`, any two of which differ by
-            an affine function of the output. Defaults to `"euclidean"`.
+        distance: `"squared_euclidean"` or `"euclidean"`. The paper says only "Euclidean distance";
+            the squared one reproduces its numbers. Any two squared distances differ by an affine
+            function of the output. Defaults to `"squared_euclidean"`.
         **kwargs: `name`, `dtype`, `trainable` and what else `keras.layers.Layer` accepts.
 
     Input shape:
@@ -80,7 +81,7 @@ class SoftminLogits(keras.layers.Layer):
         self,
         embedding: SymbolEmbedding,
         last: int | None = None,
-        distance: Literal["euclidean", "squared_euclidean"] = "euclidean",
+        distance: Literal["euclidean", "squared_euclidean"] = "squared_euclidean",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -137,7 +138,8 @@ class SoftminLogits(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "SoftminLogits":
-        config = dict(config)
+        # A config from before there was a choice was of plain distances.
+        config = {"distance": "euclidean", **config}
         embedding = config["embedding"]
         if isinstance(embedding, SymbolEmbedding):
             return super().from_config(config)

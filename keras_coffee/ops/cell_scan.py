@@ -88,7 +88,8 @@ def run(
     if not is_sequential:
         return trajectory.outputs(found, cell, state, inputs, mask)
     recurrence, tensors = tensors_of(cell, inputs, mask, state)
-    outputs, final_state = backend.recurrence(recurrence, *tensors, recompute=recompute)
+    scan = backend.implementation(recurrence, first)
+    outputs, final_state = scan(recurrence, *tensors, recompute=recompute)
     return outputs, recurrence.pack_state(final_state)
 
 

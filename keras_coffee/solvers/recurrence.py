@@ -114,16 +114,15 @@ class Recurrence:
 
     def arguments(
         self, inputs: Tensors, mask: Tensor | None, weights: Tensors
-    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """Sequences and weights in the order of a kernel, None where one is absent."""
+    ) -> list[Tensor | None]:
+        """Sequences, then weights, in the order of a kernel, None where one is absent."""
         cell_class = self._template.cell_class
         named = dict(zip(self._template.tensors, weights, strict=True))
         order = [name for name in cell_class.SEQUENCES if name not in named and name != "mask"]
         given = dict(zip(order, inputs, strict=True)) | {"mask": mask}
         sequences = [given.get(name) for name in cell_class.SEQUENCES]
-        return sequences, [
-            named.get(k) for k in self._template.names if k not in cell_class.OPTIONS
-        ]
+        names = [name for name in self._template.names if name not in cell_class.OPTIONS]
+        return [*sequences, *(named.get(name) for name in names)]
 
     @property
     def options(self) -> dict[str, Any]:

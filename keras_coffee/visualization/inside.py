@@ -28,12 +28,9 @@ class Run:
 
     def outputs(self) -> np.ndarray:
         """C x(k), or what the output filter makes of it, `(B, T + 1, D)`."""
-        weight = ops.convert_to_numpy(ops.cast(self.layer.readout, self.layer.state_dtype))
-        outputs = (weight * self.states).sum(-1)
-        if not self.layer.output_filter:
-            return outputs
-        weight = ops.convert_to_numpy(ops.cast(self.layer.output_gate, self.layer.state_dtype))
-        return outputs * ops.convert_to_numpy(ops.sigmoid((weight * self.states).sum(-1)))
+        states = ops.convert_to_tensor(self.states)
+        # COFFEE's outputs see the state alone.
+        return ops.convert_to_numpy(self.layer.cell().read(states, None))
 
 
 def follow(model: keras.Model, inputs: Any, layer: CoffeeLayer | str | None) -> Run:

@@ -24,7 +24,7 @@ from torch_scans import (
 )
 
 from keras_coffee.backend.cpu import blocks
-from keras_coffee.backend.torch import cpu_kernels, fused
+from keras_coffee.backend.torch import cpu_kernels, fused, operators
 from keras_coffee.ops import coffee_scan
 
 
@@ -35,7 +35,8 @@ def memory_that_is_not_written_is_nan(monkeypatch):
 
 
 def test_kernels_are_what_runs():
-    assert fused.implementation(types.SimpleNamespace(kernel="coffee"), torch.zeros(1)) == "kernel"
+    recurrence = types.SimpleNamespace(kernel="coffee")
+    assert fused.implementation(recurrence, torch.zeros(1)) is operators.scan_cell
 
 
 # Blocks. More features than a block has lanes are cut into columns, the last of them narrower;
@@ -210,18 +211,14 @@ def test_small_gates_to_all_their_digits(dtype, arguments):
 
 def test_absent_arrays_and_masks_have_no_gradients():
     inputs, mask, state = torch.ones(2, 3, 4), torch.ones(2, 3), torch.ones(2, 4, 5)
-    sequences, weights = [inputs, mask], [*torch.ones(3, 4, 5).unbind(), None, state[0]]
+    arguments = inputs, mask, *torch.ones(3, 4, 5).unbind(), None, state[0]
     options = {"keep": 1, "feedback": "sigmoid"}
-    *_, kept = cpu_kernels.forward("coffee", sequences, weights, state, **options)
-    of_sequences, of_weights, of_state = cpu_kernels.backward(
-        "coffee", inputs, state, kept, sequences, weights, **options
-    )
-    shapes = [None if x is None else x.shape for x in (*of_sequences, *of_weights, of_state)]
-    assert shapes == [(2, 3, 4), None, (4, 5), (4, 5), (4, 5), None, (4, 5), (2, 4, 5)]
+    *_, kept = cpu_kernels.scan("forward", "coffee", *arguments, state, **options)
+    grads = cpu_kernels.scan("backward", "coffee", inputs, state, kept, *arguments, **options)
+    assert [x.shape for x in grads] == [(2, 3, 4), *[(4, 5)] * 4, (2, 4, 5)]
 
 
 def test_another_number_of_arrays_is_an_error():
+    arguments = torch.ones(2, 3, 4), None, torch.ones(4, 5), torch.ones(2, 4, 5)
     with pytest.raises(ValueError, match="shorter|longer"):
-        cpu_kernels.forward(
-            "coffee", [torch.ones(2, 3, 4)], [torch.ones(4, 5)], None, keep=0, feedback=None
-        )
+        cpu_kernels.scan("forward", "coffee", *arguments, keep=0, feedback=None)

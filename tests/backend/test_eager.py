@@ -22,6 +22,7 @@ from torch_scans import (
 
 from keras_coffee.backend.cpu import compiler
 from keras_coffee.backend.torch import fused
+from keras_coffee.backend.torch.eager import scan_cell as eager_scan
 from keras_coffee.ops import coffee_scan
 
 CACHES = [
@@ -49,7 +50,7 @@ def new_process(monkeypatch):
 
 @pytest.fixture
 def eager(monkeypatch):
-    monkeypatch.setattr(fused, "implementation", lambda recurrence, x: "eager")
+    monkeypatch.setattr(fused, "IMPLEMENTATIONS", fused.IMPLEMENTATIONS[-1:])
 
 
 @SCANS
@@ -60,11 +61,11 @@ def test_without_a_compiler_the_results_are_the_same_and_a_warning_says_so(
     tensors = leaves(make((2, 6, 3, 2)), torch.float64)
     with pytest.warns(UserWarning, match=r"three to thirty times slower.*keras-coffee\[cpu\]"):
         without = results_and_gradients(scan, tensors)
-    assert fused.implementation(KERNEL, tensors["inputs"]) == "eager"
+    assert fused.implementation(KERNEL, tensors["inputs"]) is eager_scan
     without_again = results_and_gradients(scan, tensors)  # and no second warning
     monkeypatch.undo()
     forget()
-    assert fused.implementation(KERNEL, tensors["inputs"]) == "kernel"
+    assert fused.implementation(KERNEL, tensors["inputs"]) is not eager_scan
     with_kernels = results_and_gradients(scan, tensors)
     assert_equal(without_again, without)
     for a, b in zip(without, with_kernels, strict=True):
@@ -74,7 +75,7 @@ def test_without_a_compiler_the_results_are_the_same_and_a_warning_says_so(
 def test_a_compiler_that_fails_is_as_good_as_none(new_process, monkeypatch):
     monkeypatch.setenv("CC", "false")
     with pytest.warns(UserWarning, match="because false failed"):
-        assert fused.implementation(KERNEL, torch.zeros(1)) == "eager"
+        assert fused.implementation(KERNEL, torch.zeros(1)) is eager_scan
 
 
 @pytest.mark.parametrize("optional", [False, True], ids=["", "optional"])
@@ -107,7 +108,7 @@ def test_masks_by_operators(monkeypatch):
         return coffee_scan(**tensors, mask=mask, recompute=recompute)
 
     by_kernel = [results_and_gradients(scan, tensors, recompute=r) for r in (False, True)]
-    monkeypatch.setattr(fused, "implementation", lambda recurrence, x: "eager")
+    monkeypatch.setattr(fused, "IMPLEMENTATIONS", fused.IMPLEMENTATIONS[-1:])
     by_operators = results_and_gradients(scan, tensors, recompute=False)
     for results in by_kernel:
         for a, b in zip(results, by_operators, strict=True):

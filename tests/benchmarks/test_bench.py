@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "bench.py"
 OPTIONS = argparse.Namespace(limit=10, seconds=0.01, repeats=2, threads=1)
 SHAPE = (3, 5, 4, 2)
+COMPARED = "COFFEE", "S6", "linear"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def run(*arguments, backend=None):
 
 def test_all_rows_agree_and_are_timed(bench, rows, capsys):
     # Keras' own GRU and LSTM are compared with nothing, and compile for long.
-    chosen = [row for row in rows.values() if IS_THOROUGH or row.family in ("COFFEE", "S6")]
+    chosen = [row for row in rows.values() if IS_THOROUGH or row.family in COMPARED]
     cells = bench.measure(chosen, SHAPE, "training", OPTIONS)
     left_out = {cell.row for cell in cells if cell.skipped}
     assert left_out <= {"C, one core", "mambapy", "pararnn"}
@@ -46,7 +47,7 @@ def test_all_rows_agree_and_are_timed(bench, rows, capsys):
         if cell.row in left_out:
             continue
         assert len(cell.times) in (1, 2) and min(*cell.first, *cell.second) > 0
-        compared = cell.family in ("COFFEE", "S6") and cell.row != "ours"
+        compared = cell.family in COMPARED and cell.row != "ours"
         assert (cell.difference is not None) == compared
         assert not compared or cell.difference < 1e-6
     timed = {(cell.family, cell.row) for cell in cells if cell.times}
@@ -132,7 +133,15 @@ def test_the_example_has_the_shapes_of_the_layers(benchmark, rows):
 @pytest.mark.skipif(not IS_THOROUGH, reason="compiles for long: nightly")
 def test_files_and_tables(tmp_path):
     file, plot = tmp_path / "new" / "times.json", tmp_path / "new" / "times.png"
-    options = ["--repeats", "2", "--shapes", "3,5,4,2", "--rows", "COFFEE, ours", "C, one core"]
+    options = [
+        "--repeats",
+        "2",
+        "--shapes",
+        "3,5,4,2",
+        "--rows",
+        "COFFEE, ours",
+        "COFFEE, C, one core",
+    ]
     done = run(*options, "--json", str(file), "--plot", str(plot))
     assert done.returncode == 0, done.stderr
     content = json.loads(file.read_text())

@@ -58,6 +58,29 @@ def test_against_float64(c_reference, shape):
     assert_close(inference.forward(*tensors), right[:2], TOLERANCE)
 
 
+@pytest.mark.parametrize("shape", [(3, 7, 5), (1, 1, 1), (2, 2000, 131)], ids=str)
+def test_linear_against_float64(c_reference, shape):
+    random = np.random.default_rng(0)
+    batch, _, width = shape
+    tensors = [
+        random.uniform(-1, 1, size=shape),
+        random.normal(size=shape),
+        random.normal(size=(batch, width)),
+    ]
+    names = "decay", "inputs", "initial_state"
+    grads = [random.normal(size=shape)]
+    results, gradients = oracles.linear(dict(zip(names, tensors, strict=True)), grads)
+    right = [x.value for x in (*results, *(gradients[name] for name in names))]
+    tensors, grads = ([x.astype("float32") for x in y] for y in (tensors, grads))
+    linear = c_reference.Linear(shape, keeps=True)
+    for _ in range(2):  # a second call adds nothing to the first
+        assert_close(linear.training(grads, *tensors), right, TOLERANCE)
+    assert linear.nbytes == 4 * (3 * np.prod(shape) + batch * width)
+    inference = c_reference.Linear(shape, keeps=False)
+    assert_close(inference.forward(*tensors), right[:1], TOLERANCE)
+    assert inference.nbytes == 4 * np.prod(shape)
+
+
 @pytest.mark.parametrize("gate_scale", [0, 1000])
 def test_gates_of_a_half_and_saturated_ones(c_reference, gate_scale):
     shape = (3, 40, 5, 3)
@@ -98,7 +121,8 @@ def test_other_arrays_are_refused(c_reference):
 
 
 def test_denormal_numbers_stay_what_they_are(c_reference):
-    c_reference.library()
+    for name in ("coffee", "linear"):
+        c_reference.library(name)
     assert np.float32(1e-40) * np.float32(0.5) > 0
 
 
@@ -114,12 +138,12 @@ def test_bytes_that_it_holds(c_reference):
 def test_without_a_compiler_it_says_so(c_reference, monkeypatch):
     monkeypatch.setattr(c_reference, "compiler", lambda: None)
     with pytest.raises(RuntimeError, match="no C compiler"):
-        c_reference.library.__wrapped__()
+        c_reference.library.__wrapped__("coffee")
 
 
 def test_what_the_compiler_says_is_passed_on(c_reference, monkeypatch, tmp_path):
     source = tmp_path / "coffee.c"
     source.write_text("this is no C")
-    monkeypatch.setattr(c_reference, "SOURCE", source)
+    monkeypatch.setattr(c_reference, "FOLDER", tmp_path)
     with pytest.raises(RuntimeError, match="coffee.c.*error"):
-        c_reference.library.__wrapped__()
+        c_reference.library.__wrapped__("coffee")

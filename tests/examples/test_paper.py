@@ -45,7 +45,7 @@ def outcome(run):
     return {name: value for name, value in run.items() if name != "seconds"}
 
 
-@pytest.mark.parametrize("name", [row.name for row in (*reproduce.ROWS, *reproduce.TRIED)])
+@pytest.mark.parametrize("name", [row.name for row in reproduce.KNOWN if row.paper])
 def test_each_row_has_the_parameters_of_the_paper(name):
     row = BY_NAME[name]
     weights = row.experiment.build_model().trainable_weights
@@ -53,7 +53,7 @@ def test_each_row_has_the_parameters_of_the_paper(name):
 
 
 def test_logits_of_squared_distances():
-    model = BY_NAME["tried-d2-squared"].experiment.build_model()
+    model = BY_NAME["table2-d2"].experiment.build_model()
     outputs = np.array([[[3.0, 1.0], [0.5, -2.0]]], "float32")
     table = keras.ops.convert_to_numpy(model.layers[0].table()).astype("float64")
     distances = ((outputs[:, 1:, None] - table) ** 2).sum(-1)
@@ -233,6 +233,12 @@ def test_runs_of_another_kind_have_folders_of_their_own(arguments, results, work
 def test_the_rows_are_listed(capsys):
     reproduce.main(["--list"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*BY_NAME]
+
+
+def test_rows_are_run_in_the_order_in_which_they_are_named():
+    names = ["table5-length256", "table4", "table4-target2"]
+    rows = reproduce.chosen(None, reproduce.make_parser().parse_args(names))
+    assert [row.name for row in dict.fromkeys(rows)] == [names[0], names[2], "table4-trigger2"]
 
 
 @pytest.mark.parametrize(

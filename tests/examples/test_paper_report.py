@@ -79,7 +79,7 @@ def test_a_line_has_mean_and_standard_deviation_over_the_seeds():
 
 def test_a_row_without_runs_says_so():
     line = report.line(row("0.99+"), [])
-    assert line[3] == "not run" and len(line) == len(report.COLUMNS)
+    assert line[3] == "not run yet" and len(line) == len(report.COLUMNS)
     assert len(report.line(row("0.99+"), [run(0.9)])) == len(report.COLUMNS)
 
 
@@ -96,7 +96,7 @@ def test_the_summary_counts_rows_by_verdict():
     runs = {"table1-coffee": [run(1.0), run(0.99, seed=1)]}
     expected = "**Of 3 rows: 1 reproduced, 1 better, 1 different: higher.**\n\n"
     assert report.summary(rows, runs) == expected
-    assert "1 not run" in report.summary(rows[:1], {"table1-coffee": []})
+    assert "1 not run yet" in report.summary(rows[:1], {"table1-coffee": []})
 
 
 def test_a_repetition_that_differs_is_shown():

@@ -1,5 +1,6 @@
 import copy
 import io
+import json
 import re
 import zipfile
 
@@ -16,8 +17,8 @@ from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
 VOCABULARY, DIM, TIME = 9, 16, 6
 LARGEST = float(np.finfo("float32").max)
-SQUARED = "squared_euclidean"
-DISTANCES = ["euclidean", SQUARED]
+PLAIN, SQUARED = "euclidean", "squared_euclidean"
+DISTANCES = [PLAIN, SQUARED]
 SYMBOLS = np.random.default_rng(0).integers(VOCABULARY, size=(4, TIME), dtype="int32")
 
 # float32 keeps 24 bits; a distance over D features and a logit over V symbols lose a few.
@@ -56,7 +57,7 @@ def logits_and_gradients(outputs, table, cotangent, **kwargs):
     return evaluate(layer, outputs), gradients
 
 
-def oracle(outputs, table, cotangent, distance="euclidean"):
+def oracle(outputs, table, cotangent, distance=SQUARED):
     """The definition in float64, one explicit sum over the others for each symbol.
 
     Distances above the largest float32 are taken to be that.
@@ -85,7 +86,7 @@ def oracle(outputs, table, cotangent, distance="euclidean"):
     return logits, [on_differences.sum(axis=-2), -on_differences.sum(axis=axes)]
 
 
-def assert_agrees_with_oracle(outputs, table, distance="euclidean"):
+def assert_agrees_with_oracle(outputs, table, distance=SQUARED):
     cotangent = normal(*outputs.shape[:-1], len(table), seed=9)
     logits, gradients = logits_and_gradients(outputs, table, cotangent, distance=distance)
     expected, expected_gradients = oracle(outputs, table, cotangent, distance)
@@ -117,7 +118,8 @@ def test_any_number_of_features(features, distance):
 @pytest.mark.parametrize("exponent", [-30, -20, 20, 30])
 def test_distances_whose_squares_leave_the_range(exponent):
     scale = 10.0**exponent
-    assert_agrees_with_oracle(normal(2, 3, 4, scale=scale), normal(5, 4, scale=scale, seed=1))
+    outputs, table = normal(2, 3, 4, scale=scale), normal(5, 4, scale=scale, seed=1)
+    assert_agrees_with_oracle(outputs, table, PLAIN)
 
 
 @pytest.mark.parametrize("exponent", [-30, -20, 8, 18, 20, 30])
@@ -180,12 +182,12 @@ def test_finite_for_every_finite_output_and_table(distance):
 def test_the_gradient_at_distance_zero_is_that_of_the_other_symbols():
     table = np.array([[1.0, 2.0], [4.0, 6.0]], "float32")
     cotangent = np.array([[[1.0, 0.0]]], "float32")
-    logits, (on_output, _) = logits_and_gradients(table[None, :1], table, cotangent)
-    np.testing.assert_allclose(logits, [[[5.0, -5.0]]], rtol=1e-6)
-    np.testing.assert_allclose(on_output, [[[-0.6, -0.8]]], rtol=1e-6)
-    squared = logits_and_gradients(table[None, :1], table, cotangent, distance=SQUARED)
-    np.testing.assert_allclose(squared[0], [[[25.0, -25.0]]], rtol=1e-6)
-    np.testing.assert_allclose(squared[1][0], [[[-6.0, -8.0]]], rtol=1e-6)
+    for distance, logit, gradient in ((PLAIN, 5.0, [-0.6, -0.8]), (SQUARED, 25.0, [-6.0, -8.0])):
+        logits, (on_output, _) = logits_and_gradients(
+            table[None, :1], table, cotangent, distance=distance
+        )
+        np.testing.assert_allclose(logits, [[[logit, -logit]]], rtol=1e-6)
+        np.testing.assert_allclose(on_output, [[gradient]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -418,20 +420,46 @@ def test_a_head_alone_keeps_its_vectors(tmp_path):
 
 def test_a_layer_outside_a_graph_takes_the_vectors_of_its_config():
     embedding = SymbolEmbedding(5, 4, embeddings_initializer="ones")
-    layer = SoftminLogits(embedding, last=2, distance=SQUARED)
+    layer = SoftminLogits(embedding, last=2, distance=PLAIN)
     layer(normal(1, 3, 4))
     restored = SoftminLogits.from_config(layer.get_config())
     np.testing.assert_array_equal(
         *(ops.convert_to_numpy(x(normal(1, 3, 4))) for x in (layer, restored))
     )
     assert restored.get_config() == layer.get_config()
-    assert restored.distance == SQUARED
+    assert restored.distance == PLAIN
+
+
+def test_distances_are_squared_by_default():
+    outputs, table = normal(2, 3, 4), normal(5, 4, seed=1)
+    layers = layer_for(table), layer_for(table, distance=SQUARED)
+    np.testing.assert_array_equal(*(evaluate(layer, outputs) for layer in layers))
 
 
 def test_a_config_from_before_there_was_a_choice_has_plain_distances():
     config = SoftminLogits(SymbolEmbedding(5, 4)).get_config()
     del config["distance"]
-    assert SoftminLogits.from_config(config).distance == "euclidean"
+    assert SoftminLogits.from_config(config).distance == PLAIN
+
+
+def test_a_file_from_before_there_was_a_choice_gives_the_same_numbers(tmp_path):
+    embedding = SymbolEmbedding(VOCABULARY, DIM)
+    layers = [keras.Input((TIME,), dtype="int32"), embedding, keras.layers.Dense(DIM)]
+    model = keras.Sequential([*layers, SoftminLogits(embedding, distance=PLAIN)])
+    model.save(tmp_path / "new.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "new.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
+        for name in new.namelist():
+            content = new.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                del config["config"]["layers"][-1]["config"]["distance"]
+                content = json.dumps(config)
+            old.writestr(name, content)
+    loaded = keras.models.load_model(tmp_path / "old.keras")
+    np.testing.assert_array_equal(*(x.predict(SYMBOLS, verbose=0) for x in (model, loaded)))
 
 
 def test_no_weights_of_its_own():

@@ -99,11 +99,10 @@ class Blocks:
         bounds = [count * k // threads for k in range(threads + 1)]
 
         def part(first: int, last: int) -> int:
-            sizes = ctypes.byref(Sizes(first, last, *self.sizes))
-            return function(sizes, arrays)
+            return function(ctypes.byref(Sizes(first, last, *self.sizes)), arrays)
 
         if threads == 1:
-            failures = [part(0, count)]
+            failures = [function(ctypes.byref(Sizes(0, count, *self.sizes)), arrays)]
         else:
             # Threads of this call alone: they cost some microseconds, and survive no fork.
             with concurrent.futures.ThreadPoolExecutor(threads) as pool:

@@ -77,9 +77,10 @@ class Kernel:
     blocks: Blocks
     results: Sequence[Result | None]
 
-    def run(self, pointers: Sequence[int | None], threads: int) -> None:
-        """Fills the results, given the addresses of the arguments and then of the results."""
-        self.blocks.run(getattr(self.library, f"scan_{self.direction}"), pointers, threads)
+    @property
+    def function(self) -> Any:
+        """What fills the results, given the addresses of the arguments and of the results."""
+        return getattr(self.library, f"scan_{self.direction}")
 
     def summed(self, arrays: Iterable[Any]) -> list[Any]:
         """What the arrays that were filled stand for."""
@@ -98,8 +99,7 @@ def is_available(include: str | None = None) -> bool:
 def scan(
     direction: str,
     name: str,
-    sequences: Shapes,
-    weights: Shapes,
+    shapes: Shapes,
     *,
     dtype: str,
     keep: int,
@@ -116,13 +116,15 @@ def scan(
     Args:
         direction: `"forward"` or `"backward"`.
         name: The recurrence.
-        sequences: Their shapes.
-        weights: Their shapes.
+        shapes: Those of the arguments.
         dtype: `"float32"` or `"float64"`, of all arrays.
         keep: Steps between two states that are kept for the gradient; 0 keeps none.
         include: The folder with XLA's headers if XLA is to call it.
         **options: Those of the recurrence.
     """
+    own = shapes[:-1] if direction == "forward" else shapes[3:]
+    count = len(RECURRENCES[name].sequences)
+    sequences, weights = own[:count], own[count:]
     (batch, length, dim), (_, n) = sequences[0], weights[0]
     blocks = Blocks(batch, length, dim, n, keep)
     state = Result((batch, dim, n))

@@ -13,18 +13,12 @@ def is_available():
     return kernels.is_available(jax.ffi.include_dir())
 
 
-def forward(name, sequences, weights, state, *, keep, **options):
-    """Outputs `(B, T, D)`, the final state and what `backward` needs."""
-    kernel = _kernel("forward", name, sequences, weights, keep, options)
-    return _call(kernel, [*sequences, *weights, state])
-
-
-def backward(name, grad_outputs, grad_final, kept, sequences, weights, *, keep, **options):
-    """Gradients by the sequences, the weights and the initial state."""
-    kernel = _kernel("backward", name, sequences, weights, keep, options)
-    grads = _call(kernel, [grad_outputs, grad_final, kept, *sequences, *weights])
-    count = len(sequences)
-    return grads[:count], grads[count:-1], grads[-1]
+def scan(direction, name, *tensors, keep, **options):
+    """What `"forward"` or `"backward"` of a recurrence returns, as `cpu.kernels.scan` says."""
+    shapes = tuple(None if x is None else x.shape for x in tensors)
+    options |= {"dtype": tensors[0].dtype.name, "include": jax.ffi.include_dir(), "keep": keep}
+    results = _call(kernels.scan(direction, name, shapes, **options), tensors)
+    return [x for x in results if x is not None]
 
 
 def linear_forward(decay, inputs, state, *, reverse):
@@ -32,29 +26,19 @@ def linear_forward(decay, inputs, state, *, reverse):
 
     The decay may have one sequence, or one step, for all.
     """
-    (states,) = _call(_linear_kernel("forward", decay, inputs, reverse), [decay, inputs, state])
+    (states,) = _call(_linear("forward", decay, inputs, reverse), [decay, inputs, state])
     return states
 
 
 def linear_backward(grad_states, states, decay, state, *, reverse):
     """Gradients by decay, inputs and the initial state: conjugates of JAX's own."""
-    kernel = _linear_kernel("backward", decay, states, reverse)
+    kernel = _linear("backward", decay, states, reverse)
     return _call(kernel, [grad_states, states, decay, state])
 
 
-def _linear_kernel(direction, decay, inputs, reverse):
+def _linear(direction, decay, inputs, reverse):
     options = {"dtype": inputs.dtype.name, "include": jax.ffi.include_dir(), "reverse": reverse}
     return kernels.linear(direction, decay.shape, inputs.shape, **options)
-
-
-def _kernel(direction, name, sequences, weights, keep, options):
-    shapes = map(_shapes, (sequences, weights))
-    options |= {"dtype": sequences[0].dtype.name, "include": jax.ffi.include_dir()}
-    return kernels.scan(direction, name, *shapes, keep=keep, **options)
-
-
-def _shapes(tensors):
-    return tuple(None if x is None else x.shape for x in tensors)
 
 
 def _call(kernel, arguments):

@@ -10,19 +10,22 @@ from keras_coffee._conversion import is_onnx_converter_calling
 from keras_coffee.backend.jax import kernels, portable
 
 
-def recurrence(recurrence, *tensors, recompute):
+def implementation(recurrence, x):
+    """What runs a recurrence: everywhere but in a conversion to ONNX, the primitives."""
+    return _scan_portably if is_converted_to_onnx() else scan_cell
+
+
+@functools.partial(jax.jit, static_argnames=("recurrence", "recompute"))
+def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
-    if is_converted_to_onnx():
-        # Converters know JAX's own primitives only, and want no gradient.
-        outputs, *final_state = portable.forward(*tensors, recurrence=recurrence, keep=0)
-        return outputs, final_state[: recurrence.state_count]
-    return _compiled(recurrence, recompute, *tensors)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _compiled(recurrence, recompute, *tensors):
     outputs, *final_state = _scan(recurrence, recompute, *_alike(*tensors))
     return outputs, final_state
+
+
+def _scan_portably(recurrence, *tensors, recompute):
+    # Converters know JAX's own primitives only, and want no gradient.
+    outputs, *final_state = portable.forward(*tensors, recurrence=recurrence, keep=0)
+    return outputs, final_state[: recurrence.state_count]
 
 
 def _alike(*tensors):

@@ -16,14 +16,19 @@ def is_available():
 RECURRENCES = {"coffee": pallas_steps.COFFEE, "selective": pallas_steps.SELECTIVE}
 
 
-def forward(name, *arguments, **options):
-    """Outputs, final state and what `backward` needs, from sequences, weights and state."""
-    return pallas_driver.forward(RECURRENCES[name], *arguments, **options)
-
-
-def backward(name, *arguments, **options):
-    """Gradients by sequences, weights and state."""
-    return pallas_driver.backward(RECURRENCES[name], *arguments, **options)
+def scan(direction, name, *tensors, keep, **options):
+    """What `"forward"` or `"backward"` of a recurrence returns, as `cpu.kernels.scan` says."""
+    recurrence = RECURRENCES[name]
+    grads, own = ([], tensors[:-1]) if direction == "forward" else (tensors[:3], tensors[3:])
+    sequences, weights = list(own[: len(recurrence.kinds)]), list(own[len(recurrence.kinds) :])
+    if direction == "forward":
+        state, options = tensors[-1], options | {"keep": keep}
+        return list(pallas_driver.forward(recurrence, sequences, weights, state, **options))
+    grad_outputs, grad_final, kept = grads
+    results = pallas_driver.backward(
+        recurrence, grad_outputs, grad_final, kept, sequences, weights, keep=keep, **options
+    )
+    return [grad for grad in (*results[0], *results[1], results[2]) if grad is not None]
 
 
 linear_forward = pallas_linear.linear_forward

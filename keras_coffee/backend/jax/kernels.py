@@ -56,31 +56,20 @@ def usual_keep(recurrence):
 
 
 def _forward_kernel(kernels, *tensors, recurrence, keep):
-    sequences, weights, state = _arguments(tensors, recurrence)
-    return kernels.forward(
-        recurrence.kernel, sequences, weights, state, keep=keep, **recurrence.options
-    )
+    arguments = _arguments(tensors, recurrence)
+    return kernels.scan("forward", recurrence.kernel, *arguments, keep=keep, **recurrence.options)
 
 
 def _backward_kernel(kernels, grad_outputs, grad_final, kept, *tensors, recurrence, keep):
-    sequences, weights, _ = _arguments(tensors, recurrence)
-    grads = kernels.backward(
-        recurrence.kernel,
-        grad_outputs,
-        grad_final,
-        kept,
-        sequences,
-        weights,
-        keep=keep,
-        **recurrence.options,
-    )
-    return [x for x in jax.tree.leaves(grads)]
+    arguments = grad_outputs, grad_final, kept, *_arguments(tensors, recurrence)[:-1]
+    return kernels.scan("backward", recurrence.kernel, *arguments, keep=keep, **recurrence.options)
 
 
 def _arguments(tensors, recurrence):
-    inputs, mask, weights, (state,) = recurrence.split(tensors)
-    mask = None if mask is None else mask.astype(state.dtype)
-    return *recurrence.arguments(inputs, mask, weights), state
+    """Sequences, weights and state in the order of a kernel, None where one is absent."""
+    inputs, mask, weights, state = recurrence.split(tensors)
+    mask = None if mask is None else mask.astype(state[0].dtype)
+    return [*recurrence.arguments(inputs, mask, weights), *state]
 
 
 def _linear_forward_kernel(kernels, decay, inputs, state, *, reverse):

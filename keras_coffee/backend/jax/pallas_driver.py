@@ -225,8 +225,9 @@ class Tile:
     def store(self, ref, index, values, inside):
         _pallas().triton.store(ref.at[index], values, mask=inside)
 
-    def load_weight(self, ref):
-        return self.load(ref, (self.states, self.features), self.valid)
+    def load_weights(self, refs):
+        index = self.states, self.features
+        return jax.tree.map(lambda ref: self.load(ref, index, self.valid), refs)
 
     def load_states(self, ref, *chunk):
         return self.load(ref, (*chunk, self.states, self.pairs), self.valid)
@@ -242,13 +243,18 @@ class Tile:
     def load_step(self, t, kind, ref):
         return self.load(ref, self.at(kind, t), self.inside[kind])
 
+    def store_step(self, t, kind, ref, values, *part):
+        self.store(ref, (*part, *self.at(kind, t)), values, self.inside[kind])
+
+    def load_inputs(self, kinds, refs, t):
+        return jax.tree.map(functools.partial(self.load_step, t), kinds, refs)
+
     def store_gradient(self, t, kind, ref, gradient):
         """A gradient, of the shape of the tile, by what `load_step` gave."""
-        if kind == "mask":
-            return
-        part, axis = ((self.number,), 1) if kind == "state" else ((), 0)
-        gradient = jnp.sum(gradient, axis, keepdims=True)
-        self.store(ref, (*part, *self.at(kind, t)), gradient, self.inside[kind])
+        if kind == "state":
+            self.store_step(t, kind, ref, jnp.sum(gradient, 1, keepdims=True), self.number)
+        elif kind == "feature":
+            self.store_step(t, kind, ref, jnp.sum(gradient, 0, keepdims=True))
 
 
 # The kernels.
@@ -270,31 +276,25 @@ def _forward_kernel(
     recurrence, options, layout, keep, sequences, weights, initial, outputs, final, kept
 ):
     tile = Tile(layout)
-    step = functools.partial(
-        _step(recurrence, options, tile), jax.tree.map(tile.load_weight, weights)
-    )
-
-    def load(t):
-        return jax.tree.map(functools.partial(tile.load_step, t), layout.kinds, sequences)
+    weights, step = tile.load_weights(weights), _step(recurrence, options, tile)
 
     def advance(t, inputs_t, state):
         if keep:
             chunk, within = lax.div(t, np.int32(keep)), lax.rem(t, np.int32(keep))
             tile.store_states(kept, state, chunk, condition=within == 0)
-        state, outputs_t = step(state, inputs_t)
-        tile.store(outputs, tile.at("feature", t), outputs_t, tile.inside["feature"])
+        state, outputs_t = step(weights, state, inputs_t)
+        tile.store_step(t, "feature", outputs, outputs_t)
         return state
 
+    load = functools.partial(tile.load_inputs, layout.kinds, sequences)
     tile.store_states(final, run(load, advance, layout.length, tile.load_states(initial)))
 
 
 def _backward_kernel(recurrence, options, layout, keep, interpret, given, sequences, weights, *to):
     (grad_outputs, grad_final, kept), (grads, grad_weights, grad_initial, buffer) = given, to
     tile, kinds = Tile(layout), layout.kinds
-    step, weights = _step(recurrence, options, tile), jax.tree.map(tile.load_weight, weights)
-
-    def inputs(t):
-        return jax.tree.map(functools.partial(tile.load_step, t), kinds, sequences)
+    weights, step = tile.load_weights(weights), _step(recurrence, options, tile)
+    inputs = functools.partial(tile.load_inputs, kinds, sequences)
 
     def retreat(states, start, size, carry):
         """Back through the steps from `start` on, the states before them in `states`."""

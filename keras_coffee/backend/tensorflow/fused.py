@@ -11,7 +11,12 @@ import tensorflow as tf
 from keras_coffee._conversion import is_onnx_converter_calling
 
 
-def recurrence(recurrence, *tensors, recompute):
+def implementation(recurrence, x):
+    """What runs a recurrence: the same everywhere."""
+    return scan_cell
+
+
+def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
     inputs, mask, weights, state = recurrence.split([_read(x) for x in tensors])
     batch, length = state[0].shape[0], inputs[0].shape[1]

@@ -21,7 +21,7 @@ from keras_coffee.backend.torch.operators import linear_scan, refuse_second_deri
 _BLOCK_ELEMENTS = 2**16
 
 
-def recurrence(recurrence, *tensors, recompute):
+def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
     _, _, _, state = recurrence.split(tensors)
     length = tensors[0].shape[1]

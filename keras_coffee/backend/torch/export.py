@@ -23,7 +23,7 @@ def refuse_to_fix_the_length():
         )
 
 
-def recurrence(recurrence, *tensors, recompute):
+def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
     inputs, mask, weights, state = recurrence.split(tensors)
     sequences = [x.transpose(0, 1) for x in (*inputs, *([] if mask is None else [mask]))]

@@ -24,25 +24,19 @@ def _has_kernel(recurrence, x):
     return is_there.get(x.device.type, lambda: False)()
 
 
-# What runs a recurrence, given its first tensor; the first that holds. Which of several kernels
-# runs on a GPU, `gpu_kernels` says.
-IMPLEMENTATIONS = {
-    "export": (_is_exported, export.recurrence),
-    "kernel": (_has_kernel, operators.recurrence),
-    "eager": (lambda recurrence, x: True, eager.recurrence),
-}
+# What runs a recurrence on tensors like the first of them: the first that holds. Which of several
+# kernels runs on a GPU, `gpu_kernels` says.
+IMPLEMENTATIONS = (
+    (_is_exported, export.scan_cell),
+    (_has_kernel, operators.scan_cell),
+    (lambda recurrence, x: True, eager.scan_cell),
+)
 
 
 def implementation(recurrence, x):
-    """The name of what runs a recurrence."""
-    return next(name for name, (holds, _) in IMPLEMENTATIONS.items() if holds(recurrence, x))
-
-
-def recurrence(recurrence, *tensors, recompute):
-    """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
+    """What runs a recurrence on tensors like `x`."""
     export.refuse_to_fix_the_length()
-    _, run = IMPLEMENTATIONS[implementation(recurrence, tensors[0])]
-    return run(recurrence, *tensors, recompute=recompute)
+    return next(run for holds, run in IMPLEMENTATIONS if holds(recurrence, x))
 
 
 def linear_scan(decay, inputs, initial_state, *, reverse):

@@ -26,12 +26,12 @@ _SCHEMAS = {
 }
 
 
-def recurrence(recurrence, *tensors, recompute):
+def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of a recurrence that has kernels."""
     inputs, mask, weights, state = recurrence.split(tensors)
     mask = None if mask is None else mask.to(state[0].dtype)
-    sequences, weights = recurrence.arguments(inputs, mask, weights)
-    arguments = [None if x is None else x.contiguous() for x in (*sequences, *weights, *state)]
+    arguments = [*recurrence.arguments(inputs, mask, weights), *state]
+    arguments = [None if x is None else x.contiguous() for x in arguments]
     keep = _steps_between_kept_states(arguments, recompute)
     outputs, final_state, _ = FORWARD[recurrence.kernel](
         *arguments, **recurrence.options, keep=keep
@@ -63,27 +63,23 @@ def refuse_second_derivatives():
         )
 
 
-def _operator(name, schema, run, fake):
-    """An operator that `run(kernels, ...)` computes with the kernels of its device."""
+def _operator(direction, name, schema, fake):
+    """An operator that the kernels of its device compute."""
     operator = torch.library.custom_op(
-        f"keras_coffee::{name}",
-        functools.partial(run, cpu_kernels),
+        f"keras_coffee::{name}_{direction}",
+        functools.partial(cpu_kernels.scan, direction, name),
         mutates_args=(),
         device_types="cpu",
         schema=schema,
     )
-    operator.register_kernel("cuda", functools.partial(run, gpu_kernels))
+    operator.register_kernel("cuda", functools.partial(gpu_kernels.scan, direction, name))
     operator.register_fake(fake)
     return operator
 
 
 def _forward_operator(name):
+    """Outputs, final state and the states that are kept."""
     sequences, weights, options = _SCHEMAS[name]
-    count = len(sequences.split(", "))
-
-    def run(kernels, *tensors, keep, **options):
-        sequences, weights, state = tensors[:count], tensors[count:-1], tensors[-1]
-        return kernels.forward(name, sequences, weights, state, keep=keep, **options)
 
     def fake(*tensors, keep, **options):
         inputs, state = tensors[0], tensors[-1]
@@ -110,54 +106,34 @@ def _forward_operator(name):
         if grad_final is None:
             grad_final = kept.new_zeros(ctx.shape)
         grads = grad_outputs.contiguous(), grad_final.contiguous()
-        grads = BACKWARD[name](*grads, kept, *tensors, **ctx.options)
-        return _in_place_of(tensors, grads)
+        *grads, grad_state = BACKWARD[name](*grads, kept, *tensors, **ctx.options)
+        found = iter(grads)
+        return *(next(found) if has else None for has in _have_gradient(name, tensors)), grad_state
 
-    operator = _operator(
-        f"{name}_forward",
-        f"({sequences}, {weights}, Tensor state, *, {options}, int keep) "
-        "-> (Tensor, Tensor, Tensor)",
-        run,
-        fake,
-    )
+    schema = f"({sequences}, {weights}, Tensor state, *, {options}, int keep)"
+    operator = _operator("forward", name, f"{schema} -> (Tensor, Tensor, Tensor)", fake)
     operator.register_autograd(gradients, setup_context=keep_for_backward)
     return operator
 
 
-def _in_place_of(tensors, grads):
-    """Gradients at the places of the tensors that are there, None at the others; the state last.
-
-    The mask is the only tensor without a gradient, and needs none.
-    """
-    grads = list(grads)
-    grad_state = grads.pop()
-    return *(None if x is None else grads.pop(0) for x in tensors), grad_state
-
-
 def _backward_operator(name):
-    """Gradients by all tensors that are there, with zeros for a mask, and by the state."""
+    """Gradients by all tensors that are there, except a mask, and by the state."""
     sequences, weights, options = _SCHEMAS[name]
-    count = len(sequences.split(", "))
-
-    def run(kernels, grad_outputs, grad_final, kept, *tensors, keep, **options):
-        sequences, weights = tensors[:count], tensors[count:]
-        grads = kernels.backward(
-            name, grad_outputs, grad_final, kept, sequences, weights, keep=keep, **options
-        )
-        by_tensors = zip(tensors, (*grads[0], *grads[1]), strict=True)
-        present = [x.new_zeros(x.shape) if g is None else g for x, g in by_tensors if x is not None]
-        return [*present, grads[2]]
 
     def fake(grad_outputs, grad_final, kept, *tensors, **options):
-        return [torch.empty_like(x) for x in (*tensors, grad_final) if x is not None]
+        pairs = zip(tensors, _have_gradient(name, tensors), strict=True)
+        return [torch.empty_like(x) for x in (*(x for x, has in pairs if has), grad_final)]
 
-    return _operator(
-        f"{name}_backward",
-        f"(Tensor grad_outputs, Tensor grad_final, Tensor kept, {sequences}, {weights}, *, "
-        f"{options}, int keep) -> Tensor[]",
-        run,
-        fake,
-    )
+    grads = "Tensor grad_outputs, Tensor grad_final, Tensor kept"
+    schema = f"({grads}, {sequences}, {weights}, *, {options}, int keep) -> Tensor[]"
+    return _operator("backward", name, schema, fake)
+
+
+def _have_gradient(name, tensors):
+    """Of each sequence and weight, whether it is there and no mask."""
+    sequences, weights, _ = _SCHEMAS[name]
+    names = f"{sequences}, {weights}".split(", ")
+    return [x is not None and "mask" not in k for x, k in zip(tensors, names, strict=True)]
 
 
 FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
@@ -169,16 +145,20 @@ BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
 
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
-    tensors = (x.contiguous() for x in (decay, inputs, initial_state))
-    return linear_forward(*tensors, reverse=reverse)
+    return linear_forward(decay, inputs, initial_state, reverse=reverse)
+
+
+def _in_memory(x):
+    """As kernels read it: PyTorch conjugates and negates when a tensor is read."""
+    return x.contiguous().resolve_conj().resolve_neg()
 
 
 def _linear_operator(name, schema, loop, fake):
     """An operator that kernels compute where they are there, and a loop elsewhere."""
 
     def run(kernels, *tensors, reverse):
-        function = getattr(kernels, name, loop) if kernels.is_available() else loop
-        return function(*tensors, reverse=reverse)
+        function = getattr(kernels, name) if kernels.is_available() else loop
+        return function(*map(_in_memory, tensors), reverse=reverse)
 
     operator = torch.library.custom_op(
         f"keras_coffee::{name}", loop, mutates_args=(), schema=schema
@@ -240,7 +220,7 @@ def _keep_linear(ctx, inputs, keyword_only_inputs, output):
 
 def _linear_gradients(ctx, grad_states):
     refuse_second_derivatives()
-    return linear_backward(grad_states.contiguous(), *ctx.saved_tensors, **ctx.options)
+    return linear_backward(grad_states, *ctx.saved_tensors, **ctx.options)
 
 
 linear_forward.register_autograd(_linear_gradients, setup_context=_keep_linear)
