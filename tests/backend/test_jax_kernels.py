@@ -56,6 +56,23 @@ def test_a_pullback_that_is_mapped_is_the_pullback_of_each(scan, make):
     )
 
 
+@SCANS
+def test_mapped_scans_keep_their_kernels(scan, make):
+    run, tensors = problem(scan, make)
+    axes = [0] + [None] * (len(tensors) - 1)
+    stacked = [np.stack([tensors[0], -tensors[0]]), *tensors[1:]]
+
+    def loss(*tensors):
+        return (run(*tensors) ** 2).sum()
+
+    for function in (run, jax.grad(loss)):
+        mapped = jax.jit(jax.vmap(function, axes))
+        program = mapped.lower(*stacked).as_text()
+        assert "stablehlo.custom_call" in program
+        expected = [function(x, *tensors[1:]) for x in stacked[0]]
+        assert_close(mapped(*stacked), np.stack(expected))
+
+
 @pytest.mark.parametrize(
     ("scan", "make"),
     [

@@ -51,6 +51,35 @@ def unrolled(u, v, state, weight, mask=None):
     return ops.stack(states, axis=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class CountedCell(Cell):
+    """Tells how often its step is traced."""
+
+    weight: Any
+    structure = "diagonal"
+    traces = []
+
+    def step(self, state, inputs):
+        self.traces.append(inputs.shape)
+        return state / 2 + ops.sigmoid(self.weight * state) * inputs
+
+    def jacobian(self, state, inputs):
+        gate = ops.sigmoid(self.weight * state)
+        return 0.5 + self.weight * gate * (1 - gate) * inputs
+
+
+@pytest.mark.skipif(keras.config.backend() != "jax", reason="of JAX")
+def test_eager_calls_compile_once_for_each_shape():
+    inputs, state = np.ones((2, 6, 3), "float32"), np.zeros((2, 3), "float32")
+    counts = []
+    for weight in (0.0, 1.0):
+        nonlinear_scan(CountedCell(ops.full((3,), weight)), inputs, state, solver="newton")
+        counts.append(len(CountedCell.traces))
+    assert counts[1] == counts[0] > 0
+    nonlinear_scan(CountedCell(ops.ones(3)), inputs[:, :5], state, solver="newton")
+    assert len(CountedCell.traces) > counts[1]
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 @pytest.mark.parametrize("masked", [False, True], ids=["", "mask"])
 def test_values_and_gradients(solver, masked):

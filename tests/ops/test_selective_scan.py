@@ -229,6 +229,8 @@ def test_unfit_arguments(changed, message):
         ({"inputs": keras.KerasTensor((2, 5, 3))}, "`inputs` is a symbolic KerasTensor.*layer"),
         ({"delta": None}, "`delta` is required, received None"),
         ({"delta": np.zeros((2, 5, 3), "complex64")}, "`delta` must be real.*complex64"),
+        ({"input_matrix": np.zeros((2, 5, 4), "complex64")}, "`input_matrix` must be real"),
+        ({"output_matrix": np.zeros((3, 4), "complex128")}, "`output_matrix` must be real"),
         ({"delta": keras.KerasTensor((2, 5, 3))}, "`delta` is a symbolic KerasTensor"),
         ({"output_matrix": keras.KerasTensor((3, 4))}, "`output_matrix` is a symbolic KerasTensor"),
     ],

@@ -106,7 +106,11 @@ def can_iterate(x):
 
 
 def device_kind(x):
-    return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
+    kind = tf.DeviceSpec.from_string(x.device or "").device_type
+    if kind is None:  # in a graph: where it will most likely run
+        found = {device.device_type for device in tf.config.list_logical_devices()}
+        kind = next(name for name in ("TPU", "GPU", "CPU") if name in found)
+    return kind.lower()
 
 
 def where(mask, x, y):
