@@ -74,12 +74,12 @@ class MinGRU(RecurrentLayer):
         bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
+        self.use_bias = use_bias  # before the weights are asked for
         super().__init__(**handed_on(locals(), "units", "activation", "use_bias"))
         self.units = arguments.positive_integer("units", units)
         self.activation = (
             _positive if activation == "positive" else keras.activations.get(activation)
         )
-        self.use_bias = use_bias
 
     @property
     def width(self) -> int:
