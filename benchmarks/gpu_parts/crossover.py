@@ -33,18 +33,23 @@ def _chooser():
 @contextlib.contextmanager
 def forced(kind: str) -> Iterator[None]:
     """Scans take the sequential or the parallel kernel, whatever their shape."""
-    module, usual = _chooser(), _chooser().kind
-    module.kind = lambda *_: kind
+    module, usual = _chooser(), _chooser().KERNELS
+    other = {"sequential": "parallel", "parallel": "sequential"}[kind]
+    kept = [kernel for kernel in usual if not kernel.module.endswith(other)]
+    module.KERNELS = tuple(k._replace(suits=lambda shape: True) for k in kept)
     try:
         yield
     finally:
-        module.kind = usual
+        module.KERNELS = usual
 
 
 def chosen(point: dict) -> str:
     """The kernel that a scan takes today."""
     name = {COFFEE: "coffee", S6: "selective"}[point["family"]]
-    return _chooser().kind(name, point["length"], point["pairs"], point["n"])
+    module = _chooser()
+    shape = module.Shape(point["length"], point["pairs"], point["n"])
+    found = next(k for k in module.KERNELS if k.recurrence == name and k.suits(shape))
+    return found.module.removeprefix("triton_")
 
 
 # End of what is private.

@@ -8,11 +8,11 @@ import numpy as np
 
 
 def implementation(recurrence, x):
-    """What runs a recurrence on tensors like `x`: a function like `scan_cell`."""
-    return scan_cell
+    """What runs a recurrence on tensors like `x`: a function like the one below."""
+    return _scan_cell
 
 
-def scan_cell(recurrence, *tensors, recompute):
+def _scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence, in one pass over time.
 
     `recurrence` is a `keras_coffee.solvers.recurrence.Recurrence`: a step, and the structure of the

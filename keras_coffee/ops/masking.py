@@ -45,12 +45,15 @@ def repeat_last(x: Tensor, mask: Tensor | None) -> Tensor:
     """
     if mask is None:
         return x
-    (batch, length), shape = ops.shape(mask), ops.shape(x)
     counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-    steps = ops.cumsum(ops.ones_like(counts), axis=1) - 1
-    order = ops.argsort(ops.where(mask, steps, steps + length), axis=1)
-    last = ops.take_along_axis(order, ops.maximum(counts - 1, 0), axis=1)
-    rows = ops.expand_dims(ops.arange(batch, dtype=last.dtype) * length, 1)
-    flat = ops.reshape(x, (batch * length, *shape[2:]))
-    repeated = ops.reshape(ops.take(flat, rows + last, axis=0), shape)
-    return zero_masked(repeated, counts > 0)
+    # No size is asked for, which an exporter may not know.
+    steps, rows = (ops.cumsum(ops.ones_like(counts), axis=axis) - 1 for axis in (1, 0))
+    length = steps[:, -1:] + 1
+    order = ops.cast(ops.argsort(ops.where(mask, steps, steps + length), axis=1), "int32")
+    last = _pick(order, rows * length + ops.maximum(counts - 1, 0))
+    return zero_masked(_pick(x, rows * length + last), counts > 0)
+
+
+def _pick(x, places):
+    """Of `x`, `(B, T, ...)`, what stands at the places `(B, T)`, counted over all sequences."""
+    return ops.take(ops.reshape(x, (-1, *x.shape[2:])), places, axis=0)

@@ -62,9 +62,9 @@ def test_crossover_compares_times_and_counts():
         if row[2] == "newton, 8":
             assert 1 <= int(named["iterations"]) <= 8
     if keras.config.backend() == "torch":
-        # One multiplication and addition a step; Newton waits to see whether it has converged.
+        # One kernel, and the shapes for it; Newton waits to see whether it has converged.
         inference = dict(zip(heading, rows[2], strict=True))
-        assert int(inference["operations"].split(" / ")[0]) - 16 in range(4)
+        assert 1 <= int(inference["operations"].split(" / ")[0]) < 8
         assert inference["waits"].startswith("0 / ")
         newton = dict(zip(heading, rows[0], strict=True))
         assert int(newton["waits"].split(" / ")[1]) >= 2 * int(newton["iterations"])
