@@ -8,7 +8,6 @@ compared before anything is timed. A time is that of `train_on_batch`, the media
 the two take turns.
 """
 
-import dataclasses
 import statistics
 from typing import Any
 
@@ -50,51 +49,10 @@ def main() -> None:
 def build(length: int, units: int) -> list[Any]:
     """Our model, and that of `keras.layers.RNN`, with the same weights."""
     import keras
-    from keras import ops
-
-    from keras_coffee.cells import Cell
-    from keras_coffee.layers import RecurrentLayer, StateSpec, WeightSpec
-
-    def advance(feedback, state, gate, candidate):
-        z = ops.sigmoid(feedback * state + gate)
-        return state + z * (candidate - state)
-
-    @dataclasses.dataclass(frozen=True)
-    class GatedCell(Cell):
-        feedback: Any
-        structure = "diagonal"
-        broadcasts = True
-
-        def step(self, state, inputs):
-            return advance(self.feedback, state, *inputs)
-
-    class Gated(RecurrentLayer):
-        WEIGHTS = {"feedback": WeightSpec(("units",), "ones")}
-        units = property(lambda self: units)
-
-        def state_specs(self, dim):
-            return [StateSpec((units,))]
-
-        def output_size(self, dim):
-            return units
-
-        def scan(self, inputs, initial_state, mask):
-            pair = tuple(ops.split(inputs, 2, axis=-1))
-            return self.run_cell(GatedCell(self.feedback), pair, initial_state, mask)
-
-    class KerasCell(keras.layers.Layer):
-        state_size = output_size = units
-
-        def build(self, input_shape):
-            self.feedback = self.add_weight(shape=(units,), initializer="ones")
-
-        def call(self, inputs, states):
-            # One tensor a step is all that `keras.layers.RNN` takes.
-            state = advance(self.feedback, states[0], *ops.split(inputs, 2, axis=-1))
-            return state, [state]
+    from own_cell_layers import Gated, KerasCell
 
     models = []
-    for layer in (Gated(), keras.layers.RNN(KerasCell(), return_sequences=True)):
+    for layer in (Gated(units), keras.layers.RNN(KerasCell(units), return_sequences=True)):
         dense = keras.layers.Dense(2 * units)
         models.append(keras.Sequential([keras.Input((length, units)), dense, layer]))
         models[-1].compile(keras.optimizers.SGD(0.1), "mse")
