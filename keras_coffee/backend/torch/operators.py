@@ -47,13 +47,68 @@ def _fake_results(inputs, initial_state, keep):
     return torch.empty_like(inputs), torch.empty_like(initial_state), kept
 
 
+def _coffee_forward(
+    inputs, mask, weights, initial_state, *, has_input_matrix, has_output_gate, **options
+):
+    weights = _unstacked(weights, has_input_matrix, has_output_gate)
+    return gpu_kernels.forward("coffee", [inputs, mask], weights, initial_state, **options)
+
+
+def _coffee_backward(
+    grad_outputs,
+    grad_final,
+    kept,
+    inputs,
+    mask,
+    weights,
+    *,
+    has_input_matrix,
+    has_output_gate,
+    **options,
+):
+    weights = _unstacked(weights, has_input_matrix, has_output_gate)
+    grads = grad_outputs, grad_final, kept, [inputs, mask], weights
+    (by_inputs, _), by_weights, by_state = gpu_kernels.backward("coffee", *grads, **options)
+    return by_inputs, torch.stack([w for w in by_weights if w is not None]), by_state
+
+
+def _unstacked(weights, has_input_matrix, has_output_gate):
+    weights = list(weights.unbind())
+    return [
+        *weights[:3],
+        weights[3] if has_input_matrix else None,
+        weights[-1] if has_output_gate else None,
+    ]
+
+
+def _selective_forward(
+    inputs, delta, transition, input_matrix, output_matrix, initial_state, **options
+):
+    sequences, weights = _split(inputs, delta, transition, input_matrix, output_matrix)
+    return gpu_kernels.forward("selective", sequences, weights, initial_state, **options)
+
+
+def _selective_backward(grad_outputs, grad_final, kept, *tensors, **options):
+    grads = grad_outputs, grad_final, kept, *_split(*tensors)
+    sequences, weights, by_state = gpu_kernels.backward("selective", *grads, **options)
+    matrices = [weights[k] if sequences[k + 1] is None else sequences[k + 1] for k in (1, 2)]
+    return *sequences[:2], weights[0], *matrices, by_state
+
+
+def _split(inputs, delta, transition, *matrices):
+    """Sequences and weights: a matrix is one or the other."""
+    sequences = [m if m.ndim == 3 else None for m in matrices]
+    weights = [m if m.ndim == 2 else None for m in matrices]
+    return [inputs, delta, *sequences], [transition, *weights]
+
+
 _COFFEE_OPTIONS = "str? feedback, bool has_input_matrix, bool has_output_gate, int keep"
 coffee_forward = _operator(
     "coffee_forward",
     "(Tensor inputs, Tensor? mask, Tensor weights, Tensor initial_state, *, "
     f"{_COFFEE_OPTIONS}) -> (Tensor, Tensor, Tensor)",
     cpu_kernels.coffee_forward,
-    gpu_kernels.coffee_forward,
+    _coffee_forward,
     _fake_coffee_forward,
 )
 coffee_backward = _operator(
@@ -61,7 +116,7 @@ coffee_backward = _operator(
     "(Tensor grad_outputs, Tensor grad_final, Tensor kept, Tensor inputs, Tensor? mask, "
     f"Tensor weights, *, {_COFFEE_OPTIONS}) -> (Tensor, Tensor, Tensor)",
     cpu_kernels.coffee_backward,
-    gpu_kernels.coffee_backward,
+    _coffee_backward,
     _fake_coffee_backward,
 )
 selective_forward = _operator(
@@ -69,7 +124,7 @@ selective_forward = _operator(
     "(Tensor inputs, Tensor delta, Tensor transition, Tensor input_matrix, Tensor output_matrix, "
     "Tensor initial_state, *, str discretization, int keep) -> (Tensor, Tensor, Tensor)",
     cpu_kernels.selective_forward,
-    gpu_kernels.selective_forward,
+    _selective_forward,
     _fake_selective_forward,
 )
 selective_backward = _operator(
@@ -78,7 +133,7 @@ selective_backward = _operator(
     "Tensor transition, Tensor input_matrix, Tensor output_matrix, *, str discretization, "
     "int keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     cpu_kernels.selective_backward,
-    gpu_kernels.selective_backward,
+    _selective_backward,
     _fake_selective_backward,
 )
 
