@@ -13,46 +13,47 @@ import torch
 from keras_coffee.backend.torch import gpu_kernels
 
 
-@pytest.mark.parametrize(
-    ("recurrence", "length", "pairs", "n", "expected"),
-    [
-        ("coffee", 1024, 256, 8, "parallel"),
-        ("coffee", 1023, 256, 8, "sequential"),
-        ("coffee", 1024, 257, 8, "sequential"),
-        ("coffee", 1024, 2048, 1, "parallel"),
-        ("selective", 512, 256, 16, "parallel"),
-        ("selective", 511, 256, 16, "sequential"),
-        ("selective", 512, 257, 1, "sequential"),
-        ("coffee", 1, 1, 1, "sequential"),
-        ("selective", 1, 1, 1, "sequential"),
-    ],
-)
-def test_parallel_in_time_for_few_channels_and_many_steps(recurrence, length, pairs, n, expected):
-    assert gpu_kernels.kind(recurrence, length, pairs, n) == expected
-
-
-# The shapes lie between the two rules: what is parallel for the one is not for the other.
+# The shapes lie around and between the two rules: what is parallel for the one may not be for the
+# other. `n` is 2.
 @pytest.mark.parametrize(
     ("shape", "coffee", "selective"),
     [
-        ((2, 600, 4), "triton_coffee", "triton_chunked_selective"),
-        ((2, 2000, 200), "triton_newton", "triton_selective"),
-        ((2, 2000, 4), "triton_newton", "triton_chunked_selective"),
-        ((2, 5, 4), "triton_coffee", "triton_selective"),
+        ((2, 5, 4), "sequential", "sequential"),
+        ((2, 600, 4), "sequential", "parallel"),
+        ((2, 2000, 200), "parallel", "sequential"),
+        ((2, 2000, 4), "parallel", "parallel"),
+        ((2, 2000, 2000), "sequential", "sequential"),
     ],
 )
-def test_the_gradient_is_computed_by_what_kept_the_states(monkeypatch, shape, coffee, selective):
+def test_forward_and_backward_are_run_by_the_same_kernels(monkeypatch, shape, coffee, selective):
     def load(name):
         module = name.removeprefix("keras_coffee.backend.torch.")
-        names = [f"{x}_{y}" for x in ("coffee", "selective") for y in ("forward", "backward")]
-        return types.SimpleNamespace(**{x: lambda *_, x=x, **__: (module, x) for x in names})
+        return types.SimpleNamespace(
+            forward=lambda *_, **__: (module, "forward"),
+            backward=lambda *_, **__: ([module], ["backward"], None),
+            RECURRENCE=module,
+        )
 
     monkeypatch.setattr(gpu_kernels.importlib, "import_module", load)
-    inputs, weights, transition = torch.zeros(shape), torch.zeros(3, shape[2], 2), torch.zeros(4, 2)
-    forward = gpu_kernels.coffee_forward(inputs, None, weights, None, keep=1)
-    backward = gpu_kernels.coffee_backward(None, None, None, inputs, None, weights, keep=1)
-    assert forward == (coffee, "coffee_forward") and backward == (coffee, "coffee_backward")
-    forward = gpu_kernels.selective_forward(inputs, None, transition, None, keep=1)
-    backward = gpu_kernels.selective_backward(None, None, None, inputs, None, transition, None)
-    assert forward == (selective, "selective_forward")
-    assert backward == (selective, "selective_backward")
+    inputs, weight = torch.zeros(shape), torch.zeros(shape[2], 2)
+    for recurrence, kind in (("coffee", coffee), ("selective", selective)):
+        absent = [None] * (gpu_kernels.RECURRENCES[recurrence] - 1)
+        tensors = [inputs, *absent, weight, None]
+        module = f"triton_{kind}"
+        results = gpu_kernels.scan("forward", recurrence, *tensors, None, keep=1)
+        assert results == (module, "forward")
+        grads = gpu_kernels.scan("backward", recurrence, None, None, None, *tensors, keep=1)
+        assert grads == (module, "backward")
+    state = inputs[:, 0]
+    states = gpu_kernels.linear_forward(inputs, inputs, state, reverse=False)
+    assert states == ("triton_linear", "forward")
+    grads = gpu_kernels.linear_backward(inputs, inputs, inputs, state, reverse=False)
+    assert grads == (["triton_linear"], ["backward"], None)
+
+
+def test_every_recurrence_has_a_kernel_for_every_shape():
+    shapes = [gpu_kernels.Shape(*s) for s in ((0, 0, 1), (1, 1, 1), (10**6, 10**6, 10**3))]
+    for recurrence in {kernel.recurrence for kernel in gpu_kernels.KERNELS}:
+        for shape in shapes:
+            kernels = [k for k in gpu_kernels.KERNELS if k.recurrence == recurrence]
+            assert any(kernel.suits(shape) for kernel in kernels)

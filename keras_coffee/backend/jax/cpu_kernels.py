@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_coffee.backend.cpu import kernels
 
+RECURRENCES = kernels.RECURRENCES
+
 
 def is_available():
     """Whether there is a compiler for them."""

@@ -52,7 +52,7 @@ def usual_keep(recurrence):
     Decided when a program is traced, for the platform that it will most likely run on.
     """
     is_cpu = jax.default_backend() == "cpu" and cpu_kernels.is_available()
-    return blocks.KEEP if is_cpu and recurrence.kernel else 1
+    return blocks.KEEP if is_cpu and recurrence.kernel in cpu_kernels.RECURRENCES else 1
 
 
 def _forward_kernel(kernels, *tensors, recurrence, keep):
@@ -126,7 +126,7 @@ def _primitive(definition, kernel, batch, transformed=None):
 
 def _lower(definition, kernel, kernels, context, *tensors, **options):
     recurrence = options.get("recurrence")
-    has_kernel = recurrence is None or recurrence.kernel is not None
+    has_kernel = recurrence is None or recurrence.kernel in kernels.RECURRENCES
     if has_kernel and implementation(context, kernels) == "kernel":
         definition = functools.partial(kernel, kernels)
     return mlir.lower_fun(definition)(context, *tensors, **options)

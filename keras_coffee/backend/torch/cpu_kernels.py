@@ -4,6 +4,8 @@ import torch
 
 from keras_coffee.backend.cpu import kernels
 
+RECURRENCES = kernels.RECURRENCES
+
 
 @torch.compiler.assume_constant_result
 def is_available():

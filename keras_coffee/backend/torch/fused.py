@@ -14,14 +14,10 @@ def _has_kernel(recurrence, x):
 
     A program that is traced must run where this package is not.
     """
-    if recurrence.kernel is None or torch.jit.is_tracing():
+    kernels = {"cpu": cpu_kernels, "meta": cpu_kernels, "cuda": gpu_kernels}.get(x.device.type)
+    if kernels is None or recurrence.kernel not in kernels.RECURRENCES or torch.jit.is_tracing():
         return False
-    is_there = {
-        "cpu": cpu_kernels.is_available,
-        "cuda": gpu_kernels.is_available,
-        "meta": lambda: True,
-    }
-    return is_there.get(x.device.type, lambda: False)()
+    return x.is_meta or kernels.is_available()
 
 
 # What runs a recurrence on tensors like the first of them: the first that holds. Which of several

@@ -62,7 +62,8 @@ def scan(direction, name, *tensors, keep, **options):
         **options: `feedback` or `discretization`.
     """
     grads, own = ((), tensors[:-1]) if direction == "forward" else (tensors[:3], tensors[3:])
-    sequences, weights = own[: _SEQUENCES[name]], own[_SEQUENCES[name] :]
+    count = RECURRENCES[name]
+    sequences, weights = own[:count], own[count:]
     batch, length, dim = sequences[0].shape
     driver, definition = _kernel(name, Shape(length, batch * dim, weights[0].shape[-1]))
     options |= {"keep": keep}
@@ -74,8 +75,8 @@ def scan(direction, name, *tensors, keep, **options):
     return tuple(x for x in (*of_sequences, *of_weights, of_state) if x is not None)
 
 
-# Sequences of each recurrence; what follows them are its weights.
-_SEQUENCES = {"coffee": 2, "selective": 4}
+# Recurrences with kernels, and how many of the tensors are sequences; the others are weights.
+RECURRENCES = {"coffee": 2, "selective": 4}
 
 
 def linear_forward(decay, inputs, state, *, reverse):

@@ -4,9 +4,6 @@ The interpreter takes milliseconds for a step of a lane, so windows are made sho
 """
 
 import functools
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -21,12 +18,15 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import torch  # noqa: E402
 
-from keras_coffee.backend.torch import triton_chunked_selective as selective  # noqa: E402
-from keras_coffee.backend.torch import triton_newton as coffee  # noqa: E402
+from keras_coffee.backend.torch import (  # noqa: E402
+    triton_coffee,
+    triton_parallel,
+    triton_selective,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate")
-SELECTIVE = ("inputs", "delta", "transition", "input_matrix", "output_matrix", "initial_state")
+MATRICES = ("input_matrix", "output_matrix")
 
 # The interpreter computes with NumPy, which warns of what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -43,61 +43,46 @@ def buffers_of_nan():
 @pytest.fixture
 def short_windows(monkeypatch):
     """Windows of 16 steps: eight lanes of two."""
-    monkeypatch.setattr(coffee, "_STEPS", 2)
-    monkeypatch.setattr(selective, "_STEPS", 2)
-    monkeypatch.setattr(coffee, "_tiling", lambda length, n: (8, 1))
-    monkeypatch.setattr(selective, "_tiling", lambda length, features, n: (8, 1))
+    monkeypatch.setattr(triton_parallel, "_tiling", lambda *_: (8, 1, 2))
 
 
 def tensor(array, dtype):
     return torch.tensor(array, dtype=getattr(torch, dtype), device=DEVICE)
 
 
-def run_coffee(arrays, *, mask=None, feedback="sigmoid", keep=1, dtype="float32", io=None):
+def run_coffee(arrays, *, mask=None, **options):
     """Outputs, final state, and gradients by name."""
-    names = [name for name in WEIGHTS if name in arrays]
-    weights = torch.stack([tensor(arrays[name], dtype) for name in names])
-    inputs, state = tensor(arrays["inputs"], io or dtype), tensor(arrays["initial_state"], dtype)
-    grad_outputs, grad_final = cotangents_of(arrays)
-    mask = None if mask is None else tensor(mask, dtype)
-    options = {
-        "feedback": feedback,
-        "has_input_matrix": "input_matrix" in arrays,
-        "has_output_gate": "output_gate" in arrays,
-        "keep": keep,
-    }
-    outputs, final, kept = coffee.coffee_forward(inputs, mask, weights, state, **options)
-    count = -(-inputs.shape[1] // keep) if keep else 0
+    arrays = arrays if mask is None else arrays | {"mask": mask}
+    options = {"feedback": "sigmoid"} | options
+    return run(triton_coffee.RECURRENCE, arrays, ("inputs", "mask"), WEIGHTS, **options)
+
+
+def run_selective(arrays, **options):
+    """Outputs, final state, and gradients by name."""
+    over_time = [name if arrays[name].ndim == 3 else None for name in MATRICES]
+    fixed = [name if arrays[name].ndim == 2 else None for name in MATRICES]
+    names = ("inputs", "delta", *over_time), ("transition", *fixed)
+    return run(triton_selective.RECURRENCE, arrays, *names, **{"discretization": "zoh"} | options)
+
+
+def run(recurrence, arrays, sequences, weights, *, keep=1, dtype="float32", **options):
+    """Outputs, final state, and gradients by name, of sequences and weights of these names."""
+    tensors = {name: tensor(array, dtype) for name, array in arrays.items()}
+    arguments = [[tensors.get(name) for name in names] for names in (sequences, weights)]
+    options["keep"] = keep
+    state, cotangents = tensors["initial_state"], cotangents_of(arrays)
+    outputs, final, kept = triton_parallel.forward(recurrence, *arguments, state, **options)
+    count = -(-tensors["inputs"].shape[1] // keep) if keep else 0
     assert kept.shape == (count * state.numel(),)
-    gradients = {}
-    if keep:
-        by_inputs, by_weights, by_state = coffee.coffee_backward(
-            tensor(grad_outputs, io or dtype),
-            tensor(grad_final, dtype),
-            kept,
-            inputs,
-            mask,
-            weights,
-            **options,
-        )
-        gradients = dict(zip(names, by_weights, strict=True))
-        gradients |= {"inputs": by_inputs, "initial_state": by_state}
-    return outputs, final, gradients
-
-
-def run_selective(arrays, *, discretization="zoh", keep=1, dtype="float32", io=None):
-    """Outputs, final state, and gradients by name."""
-    tensors = [
-        tensor(arrays[name], (io or dtype) if name == "inputs" else dtype) for name in SELECTIVE
-    ]
-    options = {"discretization": discretization, "keep": keep}
-    outputs, final, kept = selective.selective_forward(*tensors, **options)
     if not keep:
         return outputs, final, {}
-    grad_outputs, grad_final = cotangents_of(arrays)
-    cotangents = tensor(grad_outputs, io or dtype), tensor(grad_final, dtype)
-    gradients = selective.selective_backward(*cotangents, kept, *tensors[:-1], **options)
-    return outputs, final, dict(zip(SELECTIVE, gradients, strict=True))
+    by_sequences, by_weights, by_state = triton_parallel.backward(
+        recurrence, *(tensor(x, dtype) for x in cotangents), kept, *arguments, **options
+    )
+    named = zip((*sequences, *weights), (*by_sequences, *by_weights), strict=True)
+    gradients = {name: gradient for name, gradient in named if gradient is not None}
+    assert set(gradients) | {"initial_state", "mask"} == set(arrays) | {"mask"}
+    return outputs, final, gradients | {"initial_state": by_state}
 
 
 def assert_matches(run, oracle, arrays, dtype="float32", **options):
@@ -271,23 +256,6 @@ def test_products_that_leave_the_range_do_not_reach_the_result(short_windows):
     np.testing.assert_allclose(final[:, 0].cpu(), last[:, 0], rtol=1e-4)
 
 
-@pytest.mark.parametrize("io", ["bfloat16", "float16"])
-def test_low_precision_is_that_of_inputs_and_outputs_alone(short_windows, io):
-    for run, arrays in (
-        (run_coffee, coffee_arrays((1, 9, 1, 2), gate_scale=0.5, input_scale=1.0)),
-        (run_selective, selective_arrays((1, 9, 2, 2), input_scale=1.0)),
-    ):
-        rounded = tensor(arrays["inputs"], io).float().cpu().numpy()
-        outputs, final, gradients = run(arrays, io=io)
-        expected, expected_final, _ = run(arrays | {"inputs": rounded})
-        assert outputs.dtype == gradients["inputs"].dtype == getattr(torch, io)
-        torch.testing.assert_close(final, expected_final, rtol=0, atol=0)
-        # The interpreter rounds towards zero.
-        torch.testing.assert_close(outputs.float(), expected, rtol=2.0**-7, atol=1e-6)
-        others = [g.dtype for name, g in gradients.items() if name != "inputs"]
-        assert set(others) == {torch.float32}
-
-
 def test_no_sequences():
     for run, arrays in (
         (run_coffee, coffee_arrays((0, 5, 2, 2))),
@@ -299,39 +267,3 @@ def test_no_sequences():
         for name, gradient in gradients.items():
             assert gradient.shape == arrays[name].shape
             assert not gradient.any()
-
-
-COMPILE = """
-import sys
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from keras_coffee.backend.torch import triton_chunked_selective_kernels as selective
-from keras_coffee.backend.torch import triton_newton_kernels as coffee
-
-def compile(kernel, **constants):
-    constants |= {"N": 2, "LANES": 32, "GROUP": 1}
-    signature = {name: "*fp32" for name in kernel.arg_names}
-    signature |= {name: "i32" for name in ("length", "dim", "n", "steps", "keep")}
-    signature |= {name: "*bf16" for name in signature if name in ("inputs", "outputs")}
-    signature |= {name: "constexpr" for name in constants}
-    source = ASTSource(kernel, signature, constants)
-    options = {"num_warps": 2}
-    print(len(triton.compile(source, GPUTarget("cuda", 90, 32), options).asm["cubin"]))
-
-weights = {"HAS_INPUT_MATRIX": False, "HAS_OUTPUT_GATE": True, "FEEDBACK": "sigmoid"}
-compile(coffee.forward, KEEP=0, TOLERANCE=1e-6, **weights)
-compile(coffee.backward, KEEP=1, mask=None, scratch=None, **weights)
-matrices = {"FLAGS": (True, True, False)}
-compile(selective.forward, KEEP=2, G=1, **matrices)
-compile(selective.backward, KEEP=1, G=2, scratch=None, **matrices)
-"""
-
-
-def test_kernels_compile_for_a_card():
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    assert len([int(size) for size in result.stdout.split()]) == 4
