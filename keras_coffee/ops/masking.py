@@ -41,19 +41,18 @@ def zero_before_first(outputs: Tensor, mask: Tensor | None) -> Tensor:
 def repeat_last(x: Tensor, mask: Tensor | None) -> Tensor:
     """`x`, `(B, T, ...)`, with its last value that counts at masked steps; zero before the first.
 
-    Sorting puts the steps that count in front, so that the k-th of them stands at place k.
+    The number of the last step that counts comes from a linear scan over `(B, T)`: exporters know
+    no running maximum. It is exact up to T = 2^24.
     """
     if mask is None:
         return x
-    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    counts = ops.cast(mask, "float32")
     # No size is asked for, which an exporter may not know.
     steps, rows = (ops.cumsum(ops.ones_like(counts), axis=axis) - 1 for axis in (1, 0))
-    length = steps[:, -1:] + 1
-    order = ops.cast(ops.argsort(ops.where(mask, steps, steps + length), axis=1), "int32")
-    last = _pick(order, rows * length + ops.maximum(counts - 1, 0))
-    return zero_masked(_pick(x, rows * length + last), counts > 0)
-
-
-def _pick(x, places):
-    """Of `x`, `(B, T, ...)`, what stands at the places `(B, T)`, counted over all sequences."""
-    return ops.take(ops.reshape(x, (-1, *x.shape[2:])), places, axis=0)
+    last = backend.linear_scan(
+        1 - counts, counts * steps, ops.zeros_like(counts[:, 0]), reverse=False
+    )
+    rows, length, last = (ops.cast(y, "int32") for y in (rows, steps[:, -1:] + 1, last))
+    flat = ops.reshape(x, (-1, *x.shape[2:]))
+    repeated = ops.take(flat, rows * length + last, axis=0)
+    return zero_masked(repeated, ops.cumsum(counts, axis=1) > 0)
