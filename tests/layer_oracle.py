@@ -190,16 +190,17 @@ def _lru(layer, w, inputs, states, cotangents):
     turn = Rounded(turn, abs(turn) * (rate.error + phase.error + ELEMENTARY))
     driven = _product(inputs, w["input_kernel"], dtype)
     drive = _complex(scale * driven[..., :n], scale * driven[..., n:])
-    by_read = _by_factor(cotangents[0], w["output_kernel"], dtype)
-    by_states = _complex(by_read[..., :n], by_read[..., n:])
+    kernel = _stacked(w["output_kernel"], w["skip"])
+    by_read = _by_factor(cotangents[0], kernel, dtype)
+    by_states = _complex(by_read[..., :n], by_read[..., n : 2 * n])
     turning, by = _linear(turn, drive, states["initial_state"], by_states, cotangents[1])
     read = lowered(_parts(turning), dtype)
-    outputs = _product(read, w["output_kernel"], dtype) + _product(inputs, w["skip"], dtype)
+    outputs = _product(_side_by_side(read, inputs), kernel, dtype)
     by_driven = _parts(by["inputs"]) * _side_by_side(scale, scale)
     by_turn = by["decay"].conj() * turn
     by_inputs = _by_factor(by_driven, w["input_kernel"], dtype)
     return (outputs, turning[:, -1]), {
-        "inputs": by_inputs + _by_factor(cotangents[0], w["skip"], dtype),
+        "inputs": by_inputs + by_read[..., 2 * n :],
         "initial_state": by["initial_state"],
         "log_decay": (-1.0 * rate * by_turn).real,
         "log_phase": (1j * phase * by_turn).real,
@@ -228,6 +229,10 @@ _BOTH = ("value", "error")
 
 def _side_by_side(*parts):
     return Rounded(*(np.concatenate([getattr(p, k) for p in parts], -1) for k in _BOTH))
+
+
+def _stacked(*weights):
+    return Rounded(*(np.concatenate([getattr(w, k) for w in weights]) for k in _BOTH))
 
 
 def _complex(real, imaginary):

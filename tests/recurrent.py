@@ -83,9 +83,9 @@ CASES = {
 }
 # One case a layer, for what takes long.
 CHOSEN = ("coffee-all", "s6", "linearized-s6", "min-gru", "lru")
-# For what takes longer, and is about Keras more than about an equation: the layers that are linear in
-# their state share masks, states and solver, so where each is compiled some files take the one, some
-# the other by day.
+# For what takes longer, and is about Keras more than about an equation: layers that are linear in
+# their state share masks, states and solvers, so where each is compiled some files take the one,
+# some the other by day.
 WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6")
 WITH_TWO_STATES = (*WITH_S6, "two-states") if IS_THOROUGH else (*WITH_S6, "lru", "two-states")
 WITH_LINEARIZED_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "linearized-s6")
