@@ -109,8 +109,8 @@ class LRU(RecurrentLayer):
         log_decay_initializer = log_decay_initializer or RingDecay(r_min, r_max)
         log_phase_initializer = log_phase_initializer or RingPhase(max_phase)
         # A drive has variance 1, of which each part has half; "he_normal" makes that of Re(C x) 1.
-        half = keras.initializers.VarianceScaling(0.5)
-        input_kernel_initializer = input_kernel_initializer or half
+        if input_kernel_initializer is None:
+            input_kernel_initializer = keras.initializers.VarianceScaling(0.5)
         super().__init__(**handed_on(locals(), "units", "n", "r_min", "r_max", "max_phase"))
         self.units = arguments.positive_integer("units", units)
         self.n = arguments.positive_integer("n", n)
