@@ -1,10 +1,13 @@
 """LRU and MinGRU on hard inputs, in both precisions, and what is theirs alone."""
 
+import itertools
+
 import keras
 import layer_oracle
 import numpy as np
 import pytest
 from keras import ops
+from nightly import IS_THOROUGH
 from recurrent import random_inputs, random_states, to_numpy
 from rounding import assert_agrees
 from scans import differentiate, precision, widened
@@ -19,6 +22,9 @@ PHASES = [1e-6, 0.3, np.pi]
 # Arguments of gates, constant over time; and factors of those that jump with the inputs.
 GATES = [-100, -30, -10, 0, 30, 100]
 JUMPS = [0.1, 10, 100]
+SOLVERS, LENGTHS = ("sequential", "associative"), (1, 50, 4096)
+# JAX takes up to half a minute to compile the associative scan of a length.
+BY_DAY = [*(("sequential", length) for length in LENGTHS), ("associative", 50)]
 
 
 def hard_lru():
@@ -41,8 +47,9 @@ def hard_min_gru():
     return MinGRU, {"units": units}, {"kernel": kernel, "bias": bias}
 
 
-@pytest.mark.parametrize("length", [1, 50, 4096])
-@pytest.mark.parametrize("solver", ["sequential", "associative"])
+@pytest.mark.parametrize(
+    ("solver", "length"), list(itertools.product(SOLVERS, LENGTHS)) if IS_THOROUGH else BY_DAY
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("hard", [hard_lru, hard_min_gru], ids=["lru", "min-gru"])
 def test_values_and_gradients_on_hard_inputs(hard, dtype, solver, length):
