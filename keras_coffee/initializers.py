@@ -101,8 +101,8 @@ class RingDecay(keras.initializers.Initializer):
 
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
         # Neither end of [0, 1] has a finite ν.
-        square = ops.clip(self._uniform(shape, dtype), 1e-12, 1 - 1e-6)
-        return ops.log(-0.5 * ops.log(square))
+        square = ops.clip(self._uniform(shape, _precise(dtype)), 1e-12, 1 - 1e-6)
+        return ops.cast(ops.log(-0.5 * ops.log(square)), dtype or keras.config.floatx())
 
     def get_config(self) -> dict[str, Any]:
         seed = self._uniform.get_config()["seed"]
@@ -137,7 +137,8 @@ class RingPhase(keras.initializers.Initializer):
         self._uniform = keras.initializers.RandomUniform(0.0, self.max_phase, seed=seed)
 
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
-        return ops.log(ops.maximum(self._uniform(shape, dtype), 1e-6 * self.max_phase))
+        phase = ops.maximum(self._uniform(shape, _precise(dtype)), 1e-6 * self.max_phase)
+        return ops.cast(ops.log(phase), dtype or keras.config.floatx())
 
     def get_config(self) -> dict[str, Any]:
         return {"max_phase": self.max_phase, "seed": self._uniform.get_config()["seed"]}
@@ -182,13 +183,17 @@ class OrthonormalSymbols(keras.initializers.RandomUniform):
                 f"the shape {tuple(shape)}. Use it for the vectors of symbols only."
             )
         symbols, dim = shape
-        dtype = dtype or keras.config.floatx()
-        precise = "float64" if dtype == "float64" else "float32"
-        basis, _ = ops.qr(super().__call__((max(dim, symbols), symbols), dtype=precise))
-        return ops.cast(ops.transpose(basis)[:, :dim], dtype)
+        square = super().__call__((max(dim, symbols), symbols), dtype=_precise(dtype))
+        basis, _ = ops.qr(square)
+        return ops.cast(ops.transpose(basis)[:, :dim], dtype or keras.config.floatx())
 
     def get_config(self) -> dict[str, Any]:
         return {"seed": super().get_config()["seed"]}
+
+
+def _precise(dtype: str | None) -> str:
+    """The dtype to compute in: float32 at least, since values near 1 have no logarithm below."""
+    return "float64" if (dtype or keras.config.floatx()) == "float64" else "float32"
 
 
 _NAMED = {

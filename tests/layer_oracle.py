@@ -9,7 +9,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import oracles
-from rounding import ELEMENTARY, Rounded, elementary, stack
+from rounding import ELEMENTARY, Rounded, as_rounded, elementary, stack
 
 # Units of rounding and half the spacing of the smallest numbers, in units of float32.
 LOW_PRECISION = {"bfloat16": (2.0**16, 0.0), "float16": (2.0**13, 0.5)}
@@ -61,7 +61,8 @@ def run(layer, arrays, cotangents, mask):
         if rows:
             total = stack(rows, 0).sum(0)
             # A product of matrices may be summed over the batch in the dtype of its factors.
-            is_low = name.endswith("_projection") or layer.variable_dtype in LOW_PRECISION
+            is_product = name.endswith(("_projection", "kernel", "skip"))
+            is_low = is_product or layer.variable_dtype in LOW_PRECISION
             gradients[name] = lowered(total, layer.compute_dtype) if is_low else total
     gradients["inputs"] = lowered(gradients["inputs"], layer.compute_dtype)
     outputs = lowered(Rounded(*outputs), layer.compute_dtype)
@@ -89,9 +90,10 @@ def _put(pair, where, x):
 def equation(layer, weights, inputs, states, cotangents):
     w = {name: Rounded(weight) for name, weight in weights.items()}
     inputs, states = Rounded(inputs), {name: Rounded(state) for name, state in states.items()}
-    if type(layer).__name__ == "TwoStates":
-        return _two_states(layer, w, inputs, states, cotangents)
-    if type(layer).__name__ == "CoffeeLayer":
+    others = {"TwoStates": _two_states, "MinGRU": _min_gru, "LRU": _lru}
+    if (name := type(layer).__name__) in others:
+        return others[name](layer, w, inputs, states, cotangents)
+    if name == "CoffeeLayer":
         arrays = w | {"inputs": inputs} | states
         return oracles.coffee(arrays, cotangents, layer.feedback)
     return _selective(layer, w, inputs, states["initial_state"], cotangents)
@@ -102,8 +104,7 @@ def _selective(layer, w, inputs, state, cotangents):
     projected = {"delta": "step_projection"}
     if is_s6:
         projected |= {"input_matrix": "input_projection", "output_matrix": "output_projection"}
-    low = {k: Rounded(rounded_to(w[k].value, dtype)) for k in projected.values()}
-    products = {k: lowered(_matmul(inputs, low[name]), dtype) for k, name in projected.items()}
+    products = {k: _product(inputs, w[name], dtype) for k, name in projected.items()}
     step = softplus if is_s6 else oracles.sigmoid
     arrays = {"inputs": inputs, "initial_state": state, **products}
     arrays["delta"] = step(products["delta"])
@@ -124,10 +125,8 @@ def _selective(layer, w, inputs, state, cotangents):
     by_products = by | {"delta": by["delta"] * slope(products["delta"])}
     by_inputs = by["inputs"]
     for k, name in projected.items():
-        gradient = lowered(by_products[k], dtype)
-        by_weight = (inputs[..., None] * gradient[..., None, :]).sum((0, 1))
-        gradients[name] = lowered(by_weight, dtype)
-        by_inputs = by_inputs + lowered((gradient[..., None, :] * low[name]).sum(-1), dtype)
+        gradients[name] = _by_weight(inputs, by_products[k], dtype)
+        by_inputs = by_inputs + _by_factor(by_products[k], w[name], dtype)
     return results, gradients | {"inputs": by_inputs}
 
 
@@ -136,28 +135,80 @@ def _two_states(layer, w, inputs, states, cotangents):
     turn = 0.9 * np.exp(1j * w["angle"].value)
     turn = Rounded(turn, ELEMENTARY * abs(turn))
     decay = oracles.sigmoid(w["decay"])
-    low = Rounded(rounded_to(w["input_projection"].value, dtype))
-    drive = lowered(_matmul(inputs, low), dtype)
+    drive = _product(inputs, w["input_projection"], dtype)
     by_turning, by_leaky = cotangents[0][..., :n], cotangents[0][..., n:] * w["scale"]
     turning, by_turn = _linear(turn, drive, states["initial_state_0"], by_turning, cotangents[1])
     leaky, by = _linear(decay, inputs, states["initial_state_1"], by_leaky, cotangents[2])
-    parts = turning.real, leaky * w["scale"]
-    outputs = Rounded(*(np.concatenate([getattr(p, k) for p in parts], -1) for k in _BOTH))
-    by_drive = lowered(by_turn["inputs"], dtype)
-    by_projection = (inputs[..., None] * by_drive[..., None, :]).sum((0, 1))
-    by_inputs = by["inputs"] + lowered((by_drive[..., None, :] * low).sum(-1), dtype)
+    outputs = _side_by_side(turning.real, leaky * w["scale"])
+    by_inputs = by["inputs"] + _by_factor(by_turn["inputs"], w["input_projection"], dtype)
     return (outputs, turning[:, -1], leaky[:, -1]), {
         "inputs": by_inputs,
         "initial_state_0": by_turn["initial_state"],
         "initial_state_1": by["initial_state"],
         "angle": (by_turn["decay"].conj() * (1j * turn)).real,
-        "input_projection": lowered(by_projection, dtype),
+        "input_projection": _by_weight(inputs, by_turn["inputs"], dtype),
         "decay": by["decay"] * oracles.sigmoid_slope(w["decay"]),
         "scale": (cotangents[0][..., n:] * leaky).sum((0, 1)),
     }
 
 
-_BOTH = ("value", "error")
+def _min_gru(layer, w, inputs, states, cotangents):
+    dtype, units = layer.compute_dtype, layer.units
+    driven = _product(inputs, w["kernel"], dtype)
+    driven = driven + w["bias"] if layer.use_bias else driven
+    gate, argument = driven[..., :units], driven[..., units:]
+    is_positive = layer.get_config()["activation"] == "positive"
+    candidate, slope = _positive(argument) if is_positive else (argument, 1.0)
+    new, old = oracles.sigmoid(gate), oracles.sigmoid(-1.0 * gate)
+    outputs, by = _linear(old, new * candidate, states["initial_state"], *cotangents)
+    # The slopes of 1 - z and of z, each computed by itself.
+    by_old = -1.0 * by["decay"] * oracles.sigmoid_slope(-1.0 * gate)
+    by_gate = by["inputs"] * candidate * oracles.sigmoid_slope(gate) + by_old
+    by_driven = _side_by_side(by_gate, by["inputs"] * new * slope)
+    return (outputs, outputs[:, -1]), {
+        "inputs": _by_factor(by_driven, w["kernel"], dtype),
+        "initial_state": by["initial_state"],
+        "kernel": _by_weight(inputs, by_driven, dtype),
+        **({"bias": by_driven.sum((0, 1))} if layer.use_bias else {}),
+    }
+
+
+def _positive(x):
+    """minGRU's g and its slope, which jumps at 0: no rounding changes the sign of a product."""
+    value, slope, is_above = oracles.sigmoid(x), oracles.sigmoid_slope(x), x.value >= 0
+    above = x + 0.5
+    return (
+        Rounded(*(np.where(is_above, getattr(above, k), getattr(value, k)) for k in _BOTH)),
+        Rounded(np.where(is_above, 1, slope.value), np.where(is_above, 0, slope.error)),
+    )
+
+
+def _lru(layer, w, inputs, states, cotangents):
+    dtype, n = layer.compute_dtype, layer.n
+    rate, phase, scale = (oracles.exp(w[f"log_{name}"]) for name in ("decay", "phase", "scale"))
+    turn = np.exp(-rate.value + 1j * phase.value)
+    turn = Rounded(turn, abs(turn) * (rate.error + phase.error + ELEMENTARY))
+    driven = _product(inputs, w["input_kernel"], dtype)
+    drive = _complex(scale * driven[..., :n], scale * driven[..., n:])
+    kernel = _stacked(w["output_kernel"], w["skip"])
+    by_read = _by_factor(cotangents[0], kernel, dtype)
+    by_states = _complex(by_read[..., :n], by_read[..., n : 2 * n])
+    turning, by = _linear(turn, drive, states["initial_state"], by_states, cotangents[1])
+    read = lowered(_parts(turning), dtype)
+    outputs = _product(_side_by_side(read, inputs), kernel, dtype)
+    by_driven = _parts(by["inputs"]) * _side_by_side(scale, scale)
+    by_turn = by["decay"].conj() * turn
+    by_inputs = _by_factor(by_driven, w["input_kernel"], dtype)
+    return (outputs, turning[:, -1]), {
+        "inputs": by_inputs + by_read[..., 2 * n :],
+        "initial_state": by["initial_state"],
+        "log_decay": (-1.0 * rate * by_turn).real,
+        "log_phase": (1j * phase * by_turn).real,
+        "log_scale": (by["inputs"].conj() * drive).real.sum((0, 1)),
+        "input_kernel": _by_weight(inputs, by_driven, dtype),
+        "output_kernel": _by_weight(read, cotangents[0], dtype),
+        "skip": _by_weight(inputs, cotangents[0], dtype),
+    }
 
 
 def _linear(decay, drive, state, by_states, by_final):
@@ -165,13 +216,53 @@ def _linear(decay, drive, state, by_states, by_final):
     by_states = by_states + Rounded(np.zeros(drive.shape))
     last = np.arange(drive.shape[1])[:, None] == drive.shape[1] - 1
     by_states = by_states + Rounded(last * by_final[:, None])
-    arrays = {"decay": decay[None, None], "inputs": drive, "initial_state": state}
+    is_constant = len(decay.shape) == 1
+    arrays = {"inputs": drive, "initial_state": state}
+    arrays["decay"] = decay[None, None] if is_constant else decay
     (states,), gradients = oracles.linear(arrays, (by_states,))
-    return states, gradients | {"decay": gradients["decay"][0, 0]}
+    by_decay = gradients["decay"][0, 0] if is_constant else gradients["decay"]
+    return states, gradients | {"decay": by_decay}
 
 
-def _matmul(x, weight):
-    return (x[..., None] * weight).sum(-2)
+_BOTH = ("value", "error")
+
+
+def _side_by_side(*parts):
+    return Rounded(*(np.concatenate([getattr(p, k) for p in parts], -1) for k in _BOTH))
+
+
+def _stacked(*weights):
+    return Rounded(*(np.concatenate([getattr(w, k) for w in weights]) for k in _BOTH))
+
+
+def _complex(real, imaginary):
+    return Rounded(real.value + 1j * imaginary.value, np.hypot(real.error, imaginary.error))
+
+
+def _parts(x):
+    """Real and imaginary part side by side."""
+    return _side_by_side(x.real, Rounded(x.value.imag, x.error))
+
+
+# Products with a weight. Factors, products and their gradients are in the compute dtype.
+
+
+def _product(x, weight, dtype):
+    return lowered((x[..., None] * _low(weight, dtype)).sum(-2), dtype)
+
+
+def _by_factor(by_product, weight, dtype):
+    by_product = lowered(as_rounded(by_product), dtype)
+    return lowered((by_product[..., None, :] * _low(weight, dtype)).sum(-1), dtype)
+
+
+def _by_weight(x, by_product, dtype):
+    by_product = lowered(as_rounded(by_product), dtype)
+    return lowered((x[..., None] * by_product[..., None, :]).sum((0, 1)), dtype)
+
+
+def _low(weight, dtype):
+    return Rounded(rounded_to(weight.value, dtype))
 
 
 def softplus(x):

@@ -168,7 +168,9 @@ def linear(arrays, cotangents, reverse=False):
     """States `(B, T, ...)`, as `Rounded` numbers."""
     arrays = {name: as_rounded(array) for name, array in arrays.items()}
     order = slice(None, None, -1 if reverse else 1)
-    decay = Rounded(np.broadcast_to(arrays["decay"].value, arrays["inputs"].shape))[:, order]
+    shape = arrays["inputs"].shape
+    decay = arrays["decay"]
+    decay = Rounded(*(np.broadcast_to(x, shape) for x in (decay.value, decay.error)))[:, order]
     states = _recur(decay, arrays["inputs"][:, order], arrays["initial_state"])
     adjoint, grad_initial = _carry_back(as_rounded(cotangents[0])[:, order], decay, 0.0)
     grad_decay = (adjoint * states[:, :-1].conj())[:, order]

@@ -7,7 +7,7 @@ from keras import ops
 from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-from keras_coffee.layers import RecurrentLayer, StateSpec, WeightSpec
+from keras_coffee.layers import LRU, MinGRU, RecurrentLayer, StateSpec, WeightSpec
 from keras_coffee.ops import linear_scan
 
 
@@ -62,26 +62,32 @@ class TwoStates(RecurrentLayer):
         return {**super().get_config(), "n": self.n}
 
 
-LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
+# Those with n states for each feature.
+STATE_SPACE_LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
+LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU)
 
-# Layer, arguments, parameters at D = 3 and n = 4.
+# Layer, arguments, parameters at D = 3.
 CASES = {
-    "coffee": (CoffeeLayer, {}, 36),
-    "coffee-filter": (CoffeeLayer, {"output_filter": True}, 48),
-    "coffee-input-matrix": (CoffeeLayer, {"use_input_matrix": True}, 48),
-    "coffee-all": (CoffeeLayer, {"output_filter": True, "use_input_matrix": True}, 60),
-    "coffee-linear": (CoffeeLayer, {"feedback": "linear"}, 36),
-    "coffee-none": (CoffeeLayer, {"feedback": None}, 36),
-    "s6": (S6Layer, {}, 45),
-    "linearized-s6": (LinearizedS6Layer, {}, 45),
-    "two-states": (TwoStates, {}, 22),
+    "coffee": (CoffeeLayer, {"n": 4}, 36),
+    "coffee-filter": (CoffeeLayer, {"n": 4, "output_filter": True}, 48),
+    "coffee-input-matrix": (CoffeeLayer, {"n": 4, "use_input_matrix": True}, 48),
+    "coffee-all": (CoffeeLayer, {"n": 4, "output_filter": True, "use_input_matrix": True}, 60),
+    "coffee-linear": (CoffeeLayer, {"n": 4, "feedback": "linear"}, 36),
+    "coffee-none": (CoffeeLayer, {"n": 4, "feedback": None}, 36),
+    "s6": (S6Layer, {"n": 4}, 45),
+    "linearized-s6": (LinearizedS6Layer, {"n": 4}, 45),
+    "min-gru": (MinGRU, {"units": 4}, 32),
+    "min-gru-plain": (MinGRU, {"units": 4, "activation": None, "use_bias": False}, 24),
+    "lru": (LRU, {"units": 4, "n": 5}, 97),
+    "two-states": (TwoStates, {"n": 4}, 22),
 }
 # One case a layer, for what takes long.
-CHOSEN = ("coffee-all", "s6", "linearized-s6")
-# For what takes longer, and is about Keras more than about an equation: the selective layers share
-# scan, masks and states, so where each is compiled some files take the one, some the other by day.
+CHOSEN = ("coffee-all", "s6", "linearized-s6", "min-gru", "lru")
+# For what takes longer, and is about Keras more than about an equation: layers that are linear in
+# their state share masks, states and solvers, so where each is compiled some files take the one,
+# some the other by day.
 WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6")
-WITH_TWO_STATES = (*WITH_S6, "two-states")
+WITH_TWO_STATES = (*WITH_S6, "two-states") if IS_THOROUGH else (*WITH_S6, "lru", "two-states")
 WITH_LINEARIZED_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "linearized-s6")
 # One shape for most tests, so that TensorFlow compiles a scan once.
 SHAPE = (2, 9, 3)
@@ -97,9 +103,9 @@ def chosen_with(by_day):
 
 
 def make(name, **arguments):
-    """A layer of `CASES` with n = 4."""
+    """A layer of `CASES`."""
     layer_class, own, _ = CASES[name]
-    return layer_class(4, **own, **arguments)
+    return layer_class(**own, **arguments)
 
 
 def random_inputs(*shape, seed=0):
@@ -152,6 +158,10 @@ def expected(layer, inputs, initial_state=None):
     states = initial_state or [0 * x for x in random_states(layer, len(u), u.shape[-1])]
     if isinstance(layer, TwoStates):
         return _two_states(w, u, *states)
+    if isinstance(layer, MinGRU):
+        return _min_gru(layer, w, u, *states)
+    if isinstance(layer, LRU):
+        return _lru(layer, w, u, *states)
     arrays = {"inputs": u, "initial_state": np.float64(states[0])}
     if isinstance(layer, CoffeeLayer):
         return oracles.values(oracles.coffee, w | arrays, layer.feedback)
@@ -175,3 +185,29 @@ def _two_states(w, u, turning, leaky):
         leaky = leaky / (1 + np.exp(-w["decay"])) + u[:, t]
         outputs.append(np.concatenate([turning.real, w["scale"] * leaky], -1))
     return np.stack(outputs, 1), turning, leaky
+
+
+def _min_gru(layer, w, u, state):
+    outputs, bias = [], w.get("bias", 0.0)
+    for t in range(u.shape[1]):
+        gate, candidate = np.split(u[:, t] @ w["kernel"] + bias, 2, -1)
+        if layer.get_config()["activation"] == "positive":
+            candidate = np.where(candidate >= 0, candidate + 0.5, oracles.sigmoid(candidate))
+        state = oracles.sigmoid(-gate) * state + oracles.sigmoid(gate) * candidate
+        outputs.append(state)
+    return np.stack(outputs, 1), state
+
+
+def _lru(layer, w, u, state):
+    parts = (w[name] for name in ("input_kernel", "output_kernel"))
+    (b, b_imaginary), (c, c_imaginary) = (
+        np.split(kernel, 2, axis) for kernel, axis in zip(parts, (1, 0), strict=True)
+    )
+    # y = Re(C x) has the sign of the imaginary part in its weights.
+    b, c = b + 1j * b_imaginary, c - 1j * c_imaginary
+    decay = np.exp(-np.exp(w["log_decay"]) + 1j * np.exp(w["log_phase"]))
+    outputs = []
+    for t in range(u.shape[1]):
+        state = decay * state + np.exp(w["log_scale"]) * (u[:, t] @ b)
+        outputs.append((state @ c).real + u[:, t] @ w["skip"])
+    return np.stack(outputs, 1), state

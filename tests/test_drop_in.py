@@ -12,10 +12,11 @@ import pytest
 from nightly import IS_NIGHTLY
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+from keras_coffee.layers import MinGRU
 
 BACKEND = keras.config.backend()
-LAYERS = (keras.layers.GRU, CoffeeLayer, S6Layer, LinearizedS6Layer)
-# The size of GRU's state. Ours keep as many features as come in, with as many states for each.
+LAYERS = (keras.layers.GRU, CoffeeLayer, S6Layer, LinearizedS6Layer, MinGRU)
+# The size of GRU's state. Some of ours keep as many features as come in, with as many states each.
 UNITS = 4
 BATCH, LENGTH = 4, 6
 

@@ -1,12 +1,21 @@
+import inspect
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from scans import precision
 
 from keras_coffee import initializers
-from keras_coffee.initializers import OrthonormalSymbols, S4DReal, StandardNormal
+from keras_coffee.initializers import (
+    OrthonormalSymbols,
+    RingDecay,
+    RingPhase,
+    S4DReal,
+    StandardNormal,
+)
 
-RANDOM = [StandardNormal, OrthonormalSymbols]
+RANDOM = [StandardNormal, OrthonormalSymbols, RingDecay, RingPhase]
 
 
 def draw(initializer, shape=(9, 16), dtype=None):
@@ -29,6 +38,54 @@ def test_s4d_real_gives_the_rates_minus_one_to_minus_n():
 def test_s4d_real_refuses_a_scalar():
     with pytest.raises(ValueError, match=r"received the shape \(\).*at least one axis"):
         S4DReal()(())
+
+
+@pytest.mark.parametrize(("r_min", "r_max"), [(0.0, 1.0), (0.5, 0.6), (0.9, 0.999), (0.99, 1.0)])
+def test_ring_decay_spreads_radii_uniformly_in_area(r_min, r_max):
+    radius = np.exp(-np.exp(draw(RingDecay(r_min, r_max, seed=0), (200_000,)).astype("float64")))
+    assert_uniform(radius**2, r_min**2, r_max**2)
+    assert radius.max() < 1
+
+
+@pytest.mark.parametrize("max_phase", [2 * np.pi, 0.01])
+def test_ring_phase_spreads_phases_evenly(max_phase):
+    phase = np.exp(draw(RingPhase(max_phase, seed=0), (200_000,)).astype("float64"))
+    assert_uniform(phase, 0, max_phase)
+
+
+def assert_uniform(values, low, high):
+    x = np.sort((values - low) / (high - low))
+    assert x[0] > -1e-5
+    assert x[-1] < 1 + 1e-5
+    # The largest distance of the two distributions; beyond this with probability 1e-6.
+    distance = np.abs(x - (np.arange(x.size) + 0.5) / x.size).max()
+    assert distance < 2.7 / x.size**0.5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("initializer", [RingDecay(), RingDecay(0.999, 1.0), RingPhase(1e-3)])
+def test_a_ring_is_finite_and_stable_in_every_dtype(initializer, dtype):
+    # In bfloat16 a radius above 0.998 would be 1.
+    with precision(dtype):
+        values = initializer((10_000,), dtype=dtype)
+        assert keras.backend.standardize_dtype(values.dtype) == dtype
+        values = ops.convert_to_numpy(ops.cast(values, "float32")).astype("float64")
+    assert np.isfinite(values).all()
+    if isinstance(initializer, RingDecay):
+        assert (np.exp(-np.exp(values)) < 1).all()
+
+
+@pytest.mark.parametrize("radii", [(0.5, 0.5), (0.9, 0.1), (-0.1, 0.5), (0.5, 1.1), (0, np.nan)])
+def test_a_ring_needs_two_radii(radii):
+    message = f"needs 0 ≤ r_min < r_max ≤ 1, received r_min={radii[0]} and r_max={radii[1]}"
+    with pytest.raises(ValueError, match=message):
+        RingDecay(*radii)
+
+
+@pytest.mark.parametrize("phase", [0, -1.0, np.nan])
+def test_the_largest_phase_is_positive(phase):
+    with pytest.raises(ValueError, match=f"`max_phase` must be positive, received {phase}"):
+        RingPhase(phase)
 
 
 @pytest.mark.parametrize("shape", [(9, 16), (5, 5), (1, 4)], ids=str)
@@ -105,7 +162,13 @@ def test_a_seed_must_be_one(initializer):
         initializer(seed="seven")
 
 
-@pytest.mark.parametrize("initializer", [StandardNormal(seed=4), OrthonormalSymbols(4), S4DReal()])
+EACH = [
+    *(StandardNormal(seed=4), OrthonormalSymbols(4), S4DReal()),
+    *(RingDecay(0.5, 0.75, seed=4), RingPhase(0.5, seed=4)),
+]
+
+
+@pytest.mark.parametrize("initializer", EACH)
 def test_config_and_clone_draw_the_same(initializer):
     restored = initializers.get(keras.initializers.serialize(initializer))
     assert type(restored) is type(initializer)
@@ -113,9 +176,10 @@ def test_config_and_clone_draw_the_same(initializer):
     np.testing.assert_array_equal(draw(initializer.clone()), draw(initializer))
 
 
-@pytest.mark.parametrize("initializer", [StandardNormal(), OrthonormalSymbols(), S4DReal()])
+@pytest.mark.parametrize("initializer", EACH)
 def test_config_names_only_what_can_be_chosen(initializer):
-    assert set(initializer.get_config()) <= {"seed"}
+    chosen = set(inspect.signature(type(initializer)).parameters)
+    assert set(initializer.get_config()) == chosen - {"args", "kwargs"}
 
 
 @pytest.mark.parametrize(

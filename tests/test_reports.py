@@ -97,9 +97,10 @@ def test_a_loaded_model_has_all_its_variables_before_its_first_call(tmp_path):
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_batch_without_sequences_is_no_error(name):
-    outputs, state = make(name, return_state=True)(np.zeros((0, LENGTH, DIM), "float32"))
-    assert tuple(outputs.shape) == (0, LENGTH, DIM)
-    assert tuple(state.shape) == (0, DIM, 4)
+    layer = make(name, return_state=True)
+    outputs, state = layer(np.zeros((0, LENGTH, DIM), "float32"))
+    assert tuple(outputs.shape) == (0, LENGTH, layer.output_size(DIM))
+    assert tuple(state.shape) == (0, *layer.state_size[0])
 
 
 # Precision.

@@ -15,8 +15,11 @@ class LRUCell(LinearCell):
 
         λ = exp(-e^ν + i e^θ)
         x(k) = λ ⊙ x(k-1) + b(k)
+        y(k) = [Re x(k), Im x(k), u(k)]
 
-    Inputs are the drives b(k), complex, `(..., n)`. |λ| < 1 for every finite ν.
+    Inputs are the drives b(k), complex, `(..., n)`, and the layer's inputs u(k), `(..., D)`. The
+    outputs `(..., 2n + D)` are all that the layer's outputs are a real product of. |λ| < 1 for
+    every finite ν.
 
     Args:
         log_decay: ν, `(n,)`.
@@ -30,6 +33,9 @@ class LRUCell(LinearCell):
     log_decay: Tensor
     log_phase: Tensor
 
-    def affine(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """λ `(n,)` and the inputs themselves."""
-        return ops.exp(complex_of(-ops.exp(self.log_decay), ops.exp(self.log_phase))), inputs
+    def affine(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """λ `(n,)` and the drives."""
+        return ops.exp(complex_of(-ops.exp(self.log_decay), ops.exp(self.log_phase))), inputs[0]
+
+    def read(self, state: Tensor, inputs: tuple[Tensor, Tensor]) -> Tensor:
+        return ops.concatenate([ops.real(state), ops.imag(state), inputs[1]], axis=-1)

@@ -13,7 +13,6 @@ from keras_coffee.initializers import RingDecay, RingPhase
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
-from keras_coffee.ops import masking
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -35,8 +34,8 @@ class LRU(RecurrentLayer):
         units: Width of the outputs, a positive integer.
         n: Complex states, a positive integer.
         r_min: Smallest |λ| at the start, at least 0. Defaults to 0.
-        r_max: Largest |λ| at the start, at most 1. Defaults to 1. For long sequences take
-            both near 1, for example 0.9 and 0.999.
+        r_max: Largest |λ| at the start, at most 1. Defaults to 1. For long sequences take both
+            near 1, for example 0.9 and 0.999.
         max_phase: Largest phase at the start, positive. Defaults to 2π.
         solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
             `Sequential` or `Associative` of `keras_coffee.solvers`.
@@ -50,7 +49,8 @@ class LRU(RecurrentLayer):
 
     Raises:
         ValueError: if `units` or `n` is not a positive integer, the radii are not
-            0 ≤ r_min < r_max ≤ 1, `solver` is unknown, or the inputs are not `(B, T, D)`.
+            0 ≤ r_min < r_max ≤ 1, `max_phase` is not positive, `solver` is unknown, or the inputs
+            are not `(B, T, D)`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((None, 3)), LRU(units=8, n=16)])
@@ -58,8 +58,7 @@ class LRU(RecurrentLayer):
         (2, 5, 8)
 
     Reference:
-        A. Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", 2023,
-        section 3 and appendix A.
+        A. Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", 2023.
     """
 
     WEIGHTS = {
@@ -98,7 +97,7 @@ class LRU(RecurrentLayer):
         input_kernel_initializer: Rule = None,
         input_kernel_regularizer: Rule = None,
         input_kernel_constraint: Rule = None,
-        output_kernel_initializer: Rule = None,
+        output_kernel_initializer: Rule = "he_normal",
         output_kernel_regularizer: Rule = None,
         output_kernel_constraint: Rule = None,
         skip_initializer: Rule = "lecun_normal",
@@ -109,14 +108,13 @@ class LRU(RecurrentLayer):
         # Made here: one initializer for several layers would draw the same values for each.
         log_decay_initializer = log_decay_initializer or RingDecay(r_min, r_max)
         log_phase_initializer = log_phase_initializer or RingPhase(max_phase)
-        # Real and imaginary part share the variance that drives and outputs then have, 1.
-        input_kernel_initializer = input_kernel_initializer or _normal(0.5)
-        output_kernel_initializer = output_kernel_initializer or _normal(2.0)
+        # A drive has variance 1, of which each part has half; "he_normal" makes that of Re(C x) 1.
+        if input_kernel_initializer is None:
+            input_kernel_initializer = keras.initializers.VarianceScaling(0.5)
         super().__init__(**handed_on(locals(), "units", "n", "r_min", "r_max", "max_phase"))
         self.units = arguments.positive_integer("units", units)
         self.n = arguments.positive_integer("n", n)
         self.r_min, self.r_max, self.max_phase = r_min, r_max, max_phase
-        self._is_scaled = log_scale_initializer is None
 
     @property
     def parts(self) -> int:
@@ -131,28 +129,22 @@ class LRU(RecurrentLayer):
 
     def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
         super().build(inputs_shape, initial_state_shape)
-        if self._is_scaled:
-            decay = ops.exp(-2 * ops.exp(ops.cast(self.log_decay, self.state_dtype)))
-            self.log_scale.assign(0.5 * ops.log1p(-decay))
+        if self.log_scale_initializer is None:
+            # Not by log(1 - |λ|²), which has no digits left where |λ| is next to 1.
+            exponent = -2 * ops.exp(ops.cast(self.log_decay, self.state_dtype))
+            self.log_scale.assign(0.5 * ops.log(-ops.expm1(exponent)))
 
     def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-        weights = (self.log_decay, self.log_phase, self.log_scale)
-        log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in weights)
+        logs = self.log_decay, self.log_phase, self.log_scale
+        log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in logs)
         real, imaginary = ops.split(self.project(inputs, self.input_kernel), 2, axis=-1)
         drive = complex_of(*(ops.exp(log_scale) * x for x in (real, imaginary)))
-        cell = LRUCell(log_decay, log_phase)
-        states, final_state = self.run_cell(cell, drive, initial_state, mask)
-        # Re(C x), with the sign of the imaginary part in C.
-        read = ops.concatenate([ops.real(states), ops.imag(states)], axis=-1)
-        outputs = self.project(read, self.output_kernel) + self.project(inputs, self.skip)
-        return masking.repeat_last(outputs, mask), final_state
+        sequences = drive, inputs
+        read, state = self.run_cell(LRUCell(log_decay, log_phase), sequences, initial_state, mask)
+        # Re(C x) + W u, with the sign of the imaginary part in C.
+        kernel = ops.concatenate([self.output_kernel, self.skip], axis=0)
+        return self.project(read, kernel), state
 
     def get_config(self) -> dict[str, Any]:
         names = "units", "n", "r_min", "r_max", "max_phase"
-        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
-        # None again, not what Keras makes of it.
-        return {**config, "log_scale_initializer": None} if self._is_scaled else config
-
-
-def _normal(scale: float) -> keras.initializers.Initializer:
-    return keras.initializers.VarianceScaling(scale, "fan_in", "untruncated_normal")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -80,6 +80,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         TypeError: if the inputs are complex, or an initial state of a real state is.
 
     Example:
+        >>> import dataclasses
         >>> @dataclasses.dataclass(frozen=True)
         ... class LeakyCell(Cell):
         ...     decay: Any

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.datasets import InductionHead
-from keras_coffee.layers import SoftminLogits, SymbolEmbedding
+from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
 
 BACKEND = keras.config.backend()
 STEPS = 20
@@ -36,6 +36,9 @@ def build_masked_and_stateful():
             keras.layers.Embedding(9, 8, mask_zero=True, trainable=False),
             keras.layers.Bidirectional(S6Layer(4), merge_mode="ave"),
             keras.layers.Bidirectional(LinearizedS6Layer(4, stateful=True), merge_mode="ave"),
+            MinGRU(6, go_backwards=True),
+            # A carried state of complex numbers.
+            LRU(5, n=3, stateful=True),
             CoffeeLayer(4, stateful=True, return_sequences=False),
             keras.layers.Dense(9),
         ]
@@ -46,6 +49,8 @@ MODELS = {
     "coffee": lambda: build(CoffeeLayer(8)),
     "s6": lambda: build(S6Layer(8)),
     "linearized-s6": lambda: build(LinearizedS6Layer(8)),
+    "min-gru": lambda: build(MinGRU(16)),
+    "lru": lambda: build(LRU(16, n=8)),
     "masked-and-stateful": build_masked_and_stateful,
 }
 DATA = InductionHead(batch_size=64, steps_per_epoch=STEPS)

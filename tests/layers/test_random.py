@@ -18,6 +18,7 @@ from rounding import assert_within
 from scans import differentiate, precision, transitions, widened
 
 from keras_coffee import CoffeeLayer
+from keras_coffee.layers import LRU, MinGRU
 
 # A bound wider than this part of the largest element, a few units of rounding, tells nothing.
 MEANINGFUL = {"float64": 1e-2, "float32": 1e-2, "float16": 0.05, "bfloat16": 0.2}
@@ -29,6 +30,10 @@ COFFEE = st.fixed_dictionaries(
         "use_input_matrix": st.booleans(),
     }
 )
+MIN_GRU = st.fixed_dictionaries(
+    {"activation": st.sampled_from(["positive", None]), "use_bias": st.booleans()}
+)
+OPTIONS = {CoffeeLayer: COFFEE, MinGRU: MIN_GRU, LRU: st.just({"n": 3})}
 # (B, T, D, n): few, since JAX and TensorFlow compile for each, or any.
 A_SHAPE = st.sampled_from([(3, 7, 3, 2), (2, 5, 2, 3)])
 AN_EDGE = st.sampled_from([(1, 1, 2, 1), (0, 4, 2, 2)])
@@ -62,7 +67,7 @@ def examples(draw):
     layer_class = draw(st.sampled_from((*LAYERS, TwoStates)))
     return Example(
         layer_class,
-        options=draw(COFFEE) if layer_class is CoffeeLayer else {},
+        options=draw(OPTIONS.get(layer_class, st.just({}))),
         shape=draw(ANY_SHAPE if IS_NIGHTLY else A_SHAPE | AN_EDGE),
         policy=draw(st.sampled_from(POLICIES)),
         flags={flag: draw(st.booleans()) for flag in FLAGS},

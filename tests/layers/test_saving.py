@@ -9,10 +9,20 @@ import keras
 import numpy as np
 import pytest
 import saved_models
-from recurrent import LAYERS, SHAPE, WITH_LINEARIZED_S6, make, random_inputs, randomized, to_numpy
+from recurrent import (
+    CASES,
+    CHOSEN,
+    SHAPE,
+    WITH_LINEARIZED_S6,
+    make,
+    random_inputs,
+    randomized,
+    to_numpy,
+)
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.constraints import Interval
+from keras_coffee.layers import LRU, MinGRU
 from keras_coffee.solvers import Sequential
 
 BATCH, LENGTH, DIM = SHAPE
@@ -58,9 +68,8 @@ def assert_equal_weights(actual, expected):
 
 
 def unusual_arguments(layer_class):
-    """Every argument of a layer, each other than its default."""
+    """Every argument of a layer, each other than its default or what `CASES` has."""
     arguments = {
-        "n": 3,
         "return_sequences": False,
         "return_state": True,
         "go_backwards": True,
@@ -72,8 +81,16 @@ def unusual_arguments(layer_class):
         "trainable": False,
         "name": "first",
     }
-    if layer_class is CoffeeLayer:
-        arguments |= {"feedback": "linear", "output_filter": True, "use_input_matrix": True}
+    arguments |= {
+        CoffeeLayer: {
+            "n": 3,
+            "feedback": "linear",
+            "output_filter": True,
+            "use_input_matrix": True,
+        },
+        MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
+        LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
+    }.get(layer_class, {"n": 3})
     for weight in layer_class.WEIGHTS:
         arguments[f"{weight}_initializer"] = keras.initializers.Constant(-0.5)
         arguments[f"{weight}_regularizer"] = keras.regularizers.L2(0.25)
@@ -81,12 +98,16 @@ def unusual_arguments(layer_class):
     return arguments
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_a_configuration_keeps_every_argument(layer_class):
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_configuration_keeps_every_argument(name):
+    layer_class = CASES[name][0]
     layer = layer_class(**unusual_arguments(layer_class))
     config = keras.saving.serialize_keras_object(layer)
     assert config["registered_name"] == f"keras_coffee>{layer_class.__name__}"
-    own, default = layer.get_config(), layer_class(4).get_config()
+    own, default = (
+        layer.get_config(),
+        layer_class(4, **({"n": 4} if layer_class is LRU else {})).get_config(),
+    )
     # So that an argument that is added one day is added here.
     assert set(own) == set(unusual_arguments(layer_class))
     assert not [key for key in default if own[key] == default[key]]
@@ -97,7 +118,7 @@ def test_a_configuration_keeps_every_argument(layer_class):
     assert getattr(again, f"{weight}_constraint").lower == -1
     again.build((BATCH, LENGTH, DIM))
     assert {w.name: w.constraint.upper for w in again.weights[:-1]} == dict.fromkeys(
-        layer_class.WEIGHTS, 0.0
+        again.weight_specs(), 0.0
     )
     assert (to_numpy(again.weights[0]) == -0.5).all()
     assert len(again.trainable_weights) == 0
@@ -124,6 +145,10 @@ def test_weight_names_and_order():
     assert names(S6Layer(2, stateful=True)) == [*s6, "state"]
     linearized = ["transition", "input_matrix", "readout", "step_projection"]
     assert names(LinearizedS6Layer(2)) == linearized
+    assert names(MinGRU(2)) == ["kernel", "bias"]
+    assert names(MinGRU(2, use_bias=False)) == ["kernel"]
+    scales = ["log_decay", "log_phase", "log_scale"]
+    assert names(LRU(2, n=2)) == [*scales, "input_kernel", "output_kernel", "skip"]
 
 
 def test_get_weights_of_a_model_has_the_carried_state_after_its_layers_weights(name):
@@ -275,11 +300,13 @@ def test_weights_of_a_layer_with_other_options_are_refused(saved, loaded, has, g
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_weights_for_another_n_are_refused(name, tmp_path):
+def test_weights_for_another_size_are_refused(name, tmp_path):
     layer = make(name)
     model_of(layer).save_weights(tmp_path / "model.weights.h5")
-    other = type(layer).from_config({**layer.get_config(), "n": 8})
-    with pytest.raises(ValueError, match=r"(?s)\((3, 8|8,)\).*[(\[](3, 4|4,?)[)\]]"):
+    size = "n" if hasattr(layer, "n") else "units"
+    other = type(layer).from_config({**layer.get_config(), size: 8})
+    shapes = r"(?s)\((3, 8|8,|3, 16)\).*[(\[](3, 4|[45],?|3, 8)[)\]]"
+    with pytest.raises(ValueError, match=shapes):
         model_of(other).load_weights(tmp_path / "model.weights.h5")
 
 

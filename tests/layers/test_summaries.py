@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-from keras_coffee.layers import FourDirections, SoftminLogits, SymbolEmbedding
+from keras_coffee.layers import LRU, FourDirections, MinGRU, SoftminLogits, SymbolEmbedding
 
 SYMBOLS = SymbolEmbedding(9, 4)
 # Layers behind an input, with the shape of what comes out and the number of weights.
@@ -15,6 +15,8 @@ CASES = {
     "last output": ((None, 3), [CoffeeLayer(2, return_sequences=False)], (None, 3), 18),
     "S6Layer": ((None, 3), [S6Layer(2)], (None, None, 3), 27),
     "LinearizedS6Layer": ((None, 3), [LinearizedS6Layer(2)], (None, None, 3), 27),
+    "MinGRU": ((None, 3), [MinGRU(4)], (None, None, 4), 32),
+    "LRU": ((None, 3), [LRU(4, n=5)], (None, None, 4), 97),
     "Bidirectional": ((None, 3), [keras.layers.Bidirectional(CoffeeLayer(2))], (None, None, 6), 36),
     "TimeDistributed": (
         (5, None, 3),

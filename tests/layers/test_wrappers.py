@@ -122,7 +122,7 @@ class Subclassed(keras.Model):
 
 def test_a_subclassed_model(layer):
     model = Subclassed(with_weights_of(layer, return_state=True))
-    model.compile("sgd", "mse")
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
     history = model.fit(INPUTS, np.ones((BATCH, 2)), verbose=0, epochs=2).history["loss"]
     assert history[1] < history[0]
 
