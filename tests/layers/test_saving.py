@@ -91,7 +91,9 @@ def unusual_arguments(layer_class):
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
         LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
     }.get(layer_class, {"n": 3})
-    for weight in layer_class.WEIGHTS:
+    # A weight that a layer does not have has no rules.
+    weights = [w for w in layer_class.WEIGHTS if layer_class is not MinGRU or w != "bias"]
+    for weight in weights:
         arguments[f"{weight}_initializer"] = keras.initializers.Constant(-0.5)
         arguments[f"{weight}_regularizer"] = keras.regularizers.L2(0.25)
         arguments[f"{weight}_constraint"] = Interval(-1.0, 0.0)
@@ -110,7 +112,7 @@ def test_a_configuration_keeps_every_argument(name):
     )
     # So that an argument that is added one day is added here.
     assert set(own) == set(unusual_arguments(layer_class))
-    assert not [key for key in default if own[key] == default[key]]
+    assert not [key for key in own if own[key] == default[key]]
     again = keras.saving.deserialize_keras_object(config)
     assert keras.saving.serialize_keras_object(again) == config
     assert again.solver == Sequential()
