@@ -179,18 +179,18 @@ def test_accuracy_in_bfloat16_is_within_one_point_of_float32():
     # Weights too are in bfloat16 here; by Keras' default, beta_2=0.999, which is 1 in bfloat16, its
     # Adam takes no step at all then.
     optimizers = (keras.optimizers.Adam(0.03, beta_2=0.99) for _ in range(2))
-    full = trained("float32", 4, next(optimizers))[2]
-    low = trained("bfloat16", 4, next(optimizers))[2]
+    full = trained("float32", 5, next(optimizers))[2]
+    low = trained("bfloat16", 5, next(optimizers))[2]
     assert full > 0.98
     assert low > full - 0.01
 
 
-def test_200_steps_of_mixed_float16_with_loss_scaling_learn_without_nan():
-    model, (loss,), accuracy = trained("mixed_float16", 1, keras.optimizers.Adam(0.03))
+def test_400_steps_of_mixed_float16_with_loss_scaling_learn_without_nan():
+    model, losses, accuracy = trained("mixed_float16", 2, keras.optimizers.Adam(0.03))
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     # No step was left out for want of range: each such one halves the scale.
     assert to_numpy(model.optimizer.dynamic_scale) == model.optimizer.initial_scale
-    assert np.isfinite(loss)
+    assert np.isfinite(losses).all()
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     # It would be 1/7 by guessing.
     assert accuracy > 0.5
