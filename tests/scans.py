@@ -103,7 +103,9 @@ def differentiate(scan, arrays, cotangents):
 
 def _inner(result, cotangent):
     if "complex" not in keras.backend.standardize_dtype(result.dtype):
-        return ops.sum(result * cotangent)
+        # TensorFlow adds no two dtypes.
+        total = ops.sum(result * cotangent)
+        return ops.cast(total, "float32") if "float16" in str(total.dtype) else total
     parts = (part(result) * part(cotangent) for part in (ops.real, ops.imag))
     return ops.sum(sum(parts))
 

@@ -24,8 +24,9 @@ def zero_order_hold(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
     near, far = ops.where(small, exponent, ops.zeros_like(one)), ops.where(small, one, exponent)
     series = one
-    for k in range(17, 1, -1):  # what is left out, and its derivative, is below 1e-17
-        series = 1 + series * near / k
+    # What is left out, and its derivative, is below the rounding of the dtype.
+    for k in range(17 if "float64" in str(exponent.dtype) else 10, 1, -1):
+        series = 1 + series * (near * (1 / k))
     # Far from 0 the difference loses no digit that counts, and ONNX has no expm1.
     return decay, delta * ops.where(small, series, (decay - 1) / far)
 

@@ -11,7 +11,7 @@ from keras_coffee.cells.cell import Cell, LinearCell
 from keras_coffee.ops import arguments, masking
 from keras_coffee.ops.linear_scan import linear_states
 from keras_coffee.solvers import trajectory
-from keras_coffee.solvers.recurrence import tensors_of
+from keras_coffee.solvers.recurrence import leaves_of, tensors_of
 
 
 def cell_scan(
@@ -79,7 +79,7 @@ def run(
 ) -> tuple[Tensor, Any]:
     """`cell_scan` without its checks. Outputs at masked steps are read from the held state."""
     is_linear = isinstance(cell, LinearCell)
-    first = keras.tree.flatten(inputs)[0]
+    first = leaves_of(inputs)[0]
     kind: solvers.Kind = "linear" if is_linear else "nonlinear"
     found = solvers.choose(solver, kind, first, None, recompute=recompute)
     is_sequential = isinstance(found, solvers.Sequential)

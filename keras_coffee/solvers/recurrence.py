@@ -18,8 +18,8 @@ def tensors_of(
 ) -> tuple["Recurrence", Tensors]:
     """A cell without its tensors, and these in a list."""
     recurrence = Recurrence(cell, state, inputs)
-    leaves = [*keras.tree.flatten(inputs), *([] if mask is None else [mask])]
-    states = keras.tree.flatten(state)
+    leaves = [*leaves_of(inputs), *([] if mask is None else [mask])]
+    states = leaves_of(state)
     weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in _weights(cell)]
     return recurrence, [*leaves, *weights, *states]
 
@@ -77,13 +77,13 @@ class Recurrence:
         cell, pack, pack_inputs = self.cell(weights), self.pack_state, self.pack_inputs
 
         def step(state: Tensors, inputs: Tensors) -> Tensors:
-            new = keras.tree.flatten(cell.step(pack(state), pack_inputs(inputs)))
+            new = leaves_of(cell.step(pack(state), pack_inputs(inputs)))
             _check_step(self._template.cell_class, new, state)
             return new
 
         def read(state: Tensors, inputs: Tensors) -> Tensor:
             outputs = cell.read(pack(state), pack_inputs(inputs))
-            if keras.tree.is_nested(outputs):
+            if not _is_tensor(outputs):
                 raise ValueError(
                     f"`{type(cell).__name__}.read` must return one tensor, received a "
                     f"{type(outputs).__name__}. By default it returns the state: write one that "
@@ -185,6 +185,8 @@ def _is_tensor(value: Any) -> bool:
 
 def _in_dtype_of(state: Tensor, weight: Tensor) -> Tensor:
     """A real weight in the precision of the state: files and policies may have it in another."""
+    if weight.dtype == state.dtype:
+        return weight
     own, wide = (keras.backend.standardize_dtype(x.dtype) for x in (weight, state))
     wide = {"complex64": "float32", "complex128": "float64"}.get(wide, wide)
     return ops.cast(weight, wide) if "float" in own and own != wide else weight
@@ -194,15 +196,30 @@ class _Structure:
     """A tree without its tensors."""
 
     def __init__(self, tree: Any):
-        leaves = keras.tree.flatten(tree)
-        self.count = len(leaves)
+        self.count = len(leaves_of(tree))
+        self._kind = None if _is_tensor(tree) else type(tree) if _is_flat(tree) else dict
         # With zeros in place of tensors, so that none is kept alive.
-        is_leaf = leaves and leaves[0] is tree
-        self._tree = None if is_leaf else keras.tree.map_structure(lambda _: 0, tree)
-        self.key = repr(self._tree)
+        is_deep = self._kind is dict
+        self._tree = keras.tree.map_structure(lambda _: 0, tree) if is_deep else None
+        self.key = self._kind, self.count, repr(self._tree)
 
     def pack(self, leaves: Tensors) -> Any:
-        return leaves[0] if self._tree is None else keras.tree.pack_sequence_as(self._tree, leaves)
+        if self._kind is None:
+            return leaves[0]
+        if self._kind is dict:
+            return keras.tree.pack_sequence_as(self._tree, leaves)
+        return self._kind(leaves)
+
+
+def leaves_of(tree: Any) -> Tensors:
+    """The tensors of a tree. Keras' own `flatten` costs as much as an operation on PyTorch."""
+    if _is_tensor(tree):
+        return [tree]
+    return list(tree) if _is_flat(tree) else keras.tree.flatten(tree)
+
+
+def _is_flat(tree: Any) -> bool:
+    return type(tree) in (tuple, list) and all(_is_tensor(x) for x in tree)
 
 
 def _check_step(cell_class: Any, new: Tensors, old: Tensors) -> None:
