@@ -19,7 +19,7 @@ def build_models():
     import keras
 
     from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-    from keras_coffee.layers import SoftminLogits, SymbolEmbedding
+    from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
     from keras_coffee.ops import linear_scan
 
     class Average(keras.layers.Layer):
@@ -41,6 +41,8 @@ def build_models():
         "s6": S6Layer(4),
         "linearized-s6": LinearizedS6Layer(4, return_sequences=False),
         "both-ways": keras.layers.Bidirectional(S6Layer(4)),
+        "min-gru": MinGRU(4),
+        "lru": LRU(4, n=3),
         "linear-scan": Average(),
         "linear-scan-reversed": AverageToCome(),
     }
@@ -82,6 +84,8 @@ def export(directory, forms):
         folder = directory / form
         folder.mkdir()
         for name in ("coffee", "s6") if form == "onnx-fixed" else models:
+            if name == "lru" and form == "onnx":
+                continue  # no operation of ONNX takes complex numbers
             try:
                 path = folder / (name + SUFFIXES[form])
                 export_model(form, models[name], inputs_of(name)[0], path)
