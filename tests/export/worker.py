@@ -41,8 +41,6 @@ def build_models():
         "s6": S6Layer(4),
         "linearized-s6": LinearizedS6Layer(4, return_sequences=False),
         "both-ways": keras.layers.Bidirectional(S6Layer(4)),
-        "min-gru": MinGRU(4),
-        "lru": LRU(4, n=3),
         "linear-scan": Average(),
         "linear-scan-reversed": AverageToCome(),
     }
@@ -58,6 +56,8 @@ def build_models():
     hidden = CoffeeLayer(4)(embedding(symbols))
     models["classifier"] = keras.Model(symbols, keras.layers.Dense(SYMBOLS)(hidden))
     models["softmin"] = keras.Model(symbols, SoftminLogits(embedding, last=1)(hidden))
+    for name, layer in {"min-gru": MinGRU(4), "lru": LRU(4, n=3)}.items():
+        models[name] = keras.Model(features, layer(features))
     generator = np.random.default_rng(0)
     for model in models.values():
         for weight in model.weights:
