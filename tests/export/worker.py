@@ -19,7 +19,7 @@ def build_models():
     import keras
 
     from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-    from keras_coffee.layers import SoftminLogits, SymbolEmbedding
+    from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
     from keras_coffee.ops import linear_scan
 
     class Average(keras.layers.Layer):
@@ -56,6 +56,8 @@ def build_models():
     hidden = CoffeeLayer(4)(embedding(symbols))
     models["classifier"] = keras.Model(symbols, keras.layers.Dense(SYMBOLS)(hidden))
     models["softmin"] = keras.Model(symbols, SoftminLogits(embedding, last=1)(hidden))
+    for name, layer in {"min-gru": MinGRU(4), "lru": LRU(4, n=3)}.items():
+        models[name] = keras.Model(features, layer(features))
     generator = np.random.default_rng(0)
     for model in models.values():
         for weight in model.weights:
@@ -82,6 +84,8 @@ def export(directory, forms):
         folder = directory / form
         folder.mkdir()
         for name in ("coffee", "s6") if form == "onnx-fixed" else models:
+            if name == "lru" and form == "onnx":
+                continue  # no operation of ONNX takes complex numbers
             try:
                 path = folder / (name + SUFFIXES[form])
                 export_model(form, models[name], inputs_of(name)[0], path)
