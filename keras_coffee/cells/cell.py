@@ -20,7 +20,8 @@ class Cell:
 
     `step` and `read` get the tensors of one step, `(B, ...)`, and must treat each element of the
     batch alike: backends also pass them several steps at once, as a longer batch. Parallel solvers
-    pass all steps with their axis, `(B, T, ...)`.
+    pass all steps with their axis, `(B, T, ...)`. A step is run again for its gradient, so it must
+    draw no random numbers. Masked inputs are zeros, where a step must have a finite derivative.
 
     Class attributes:
         structure: What the Jacobian of the state is. `"diagonal"`: the state is one tensor, and

@@ -19,3 +19,8 @@ def complex_of(real: Tensor, imaginary: Tensor) -> Tensor:
     """A complex tensor of the precision of its parts; Keras' own is always complex64."""
     dtype = "complex128" if "float64" in str(real.dtype) else "complex64"
     return ops.cast(real, dtype) + 1j * ops.cast(imaginary, dtype)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x). That of Keras is x itself above 20 on PyTorch, which float64 can tell."""
+    return -ops.log_sigmoid(-x)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
+from keras_coffee.cells.functions import softplus
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.state_space import StateSpaceLayer
 from keras_coffee.ops.selective_scan import selective_scan
@@ -89,7 +90,7 @@ class S6Layer(StateSpaceLayer):
     ) -> tuple[Tensor, Tensor]:
         return selective_scan(
             inputs,
-            delta=ops.softplus(self.project(inputs, self.step_projection)),
+            delta=softplus(self.project(inputs, self.step_projection)),
             transition=-ops.exp(ops.cast(self.log_transition, self.state_dtype)),
             input_matrix=self.project(inputs, self.input_projection),
             output_matrix=self.project(inputs, self.output_projection),

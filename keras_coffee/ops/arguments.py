@@ -114,6 +114,15 @@ def common_dtype(decay: Tensor, inputs: Tensor) -> str:
     return "complex128" if dtypes & {"float64", "complex128"} else "complex64"
 
 
+def as_dtype(x: Tensor, name: str, like: Tensor) -> Tensor:
+    """`x` in the dtype of another tensor, unless a cast would drop an imaginary part."""
+    if _dtype(x).startswith("complex") and not _dtype(like).startswith("complex"):
+        raise TypeError(
+            f"{name} is {_dtype(x)}, but the state is {_dtype(like)}. Give a complex initial state."
+        )
+    return x if _dtype(x) == _dtype(like) else ops.cast(x, _dtype(like))
+
+
 def real_dtype(x: Tensor) -> str:
     """The dtype of a tensor's real part."""
     dtype = _dtype(x)

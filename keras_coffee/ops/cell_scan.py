@@ -65,7 +65,10 @@ def cell_scan(
         ((3, 100, 2), (3, 2))
     """
     inputs, initial_state, mask = prepared(inputs, initial_state, mask)
-    outputs, final_state = run(cell, inputs, initial_state, mask, solver, recompute)
+    # Kernels trust what they are given; a cell of the user's may hold weights of other shapes.
+    outputs, final_state = run(
+        cell, inputs, initial_state, mask, solver, recompute, has_kernel=False
+    )
     return masking.repeat_last(outputs, mask), final_state
 
 
@@ -76,28 +79,50 @@ def run(
     mask: Tensor | None,
     solver: str | solvers.Solver,
     recompute: bool,
+    *,
+    has_kernel: bool = True,
 ) -> tuple[Tensor, Any]:
-    """`cell_scan` without its checks. Outputs at masked steps are read from the held state."""
+    """`cell_scan` without its checks. Outputs at masked steps are read from the held state.
+
+    `has_kernel`: all tensors have the shapes and the one dtype that kernels of the cell need.
+    """
     is_linear = isinstance(cell, LinearCell)
     first = leaves_of(inputs)[0]
     kind: solvers.Kind = "linear" if is_linear else "nonlinear"
     found = solvers.choose(solver, kind, first, None, recompute=recompute)
     is_sequential = isinstance(found, solvers.Sequential)
-    if is_linear and not (is_sequential and (cell.kernel_name or recompute)):
-        return _run_linear(cell, inputs, state, mask, found)
+    recurrence, tensors = tensors_of(cell, inputs, mask, state, has_kernel=has_kernel)
+    if is_linear and not (is_sequential and (recurrence.kernel or recompute)):
+        return _run_linear(recurrence, tensors, found)
     if not is_sequential:
-        return trajectory.outputs(found, cell, state, inputs, mask)
-    recurrence, tensors = tensors_of(cell, inputs, mask, state)
+        return trajectory.outputs(found, recurrence, tensors)
     scan = backend.implementation(recurrence, first)
     outputs, final_state = scan(recurrence, *tensors, recompute=recompute)
     return outputs, recurrence.pack_state(final_state)
 
 
-def _run_linear(cell, inputs, state, mask, solver):
+def _run_linear(recurrence, tensors, solver):
     """All states by one linear scan, then all outputs at once."""
-    decay, drive = cell.affine(inputs)
+    inputs, mask, weights, (state,) = recurrence.split(tensors)
+    cell, inputs = recurrence.cell(weights), recurrence.pack_inputs(inputs)
+    decay, drive = (_as_sequence(x, state) for x in cell.affine(inputs))
+    drive = ops.broadcast_to(drive, (*ops.shape(tensors[0])[:2], *ops.shape(state)[1:]))
     states = linear_states(decay, drive, state, solver, mask=mask)
     return cell.read(states, inputs), states[:, -1]
+
+
+def _as_sequence(value, state):
+    """Decay or drive in the dtype of the state, with all of its axes and one for time."""
+    x, rank = arguments.as_tensor(value, "affine"), len(state.shape)
+    x = arguments.as_dtype(x, "What `affine` returns", state)
+    if len(x.shape) == rank + 1:
+        return x
+    if len(x.shape) >= rank:
+        raise ValueError(
+            "`affine` must return tensors `(B, T, ...)`, or constants of at most the axes of one "
+            f"state, {tuple(state.shape[1:])}; received {tuple(x.shape)}."
+        )
+    return ops.reshape(x, (*(1,) * (rank + 1 - len(x.shape)), *ops.shape(x)))
 
 
 def prepared(

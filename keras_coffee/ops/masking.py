@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.functions import align
+from keras_coffee.cells.functions import align, complex_of
 from keras_coffee.ops import arguments
 
 
@@ -44,8 +44,10 @@ def repeat_last(x: Tensor, mask: Tensor | None) -> Tensor:
     The number of the last step that counts comes from a linear scan over `(B, T)`: exporters know
     no running maximum. It is exact up to T = 2^24.
     """
-    if mask is None:
+    if mask is None or 0 in x.shape:
         return x
+    if "complex" in str(x.dtype):  # PyTorch picks no complex numbers
+        return complex_of(*(repeat_last(part, mask) for part in (ops.real(x), ops.imag(x))))
     counts = ops.cast(mask, "float32")
     # No size is asked for, which an exporter may not know.
     steps, rows = (ops.cumsum(ops.ones_like(counts), axis=axis) - 1 for axis in (1, 0))

@@ -14,10 +14,10 @@ Tensors = list[Tensor]
 
 
 def tensors_of(
-    cell: Cell, inputs: Any, mask: Tensor | None, state: Any
+    cell: Cell, inputs: Any, mask: Tensor | None, state: Any, *, has_kernel: bool = True
 ) -> tuple["Recurrence", Tensors]:
     """A cell without its tensors, and these in a list."""
-    recurrence = Recurrence(cell, state, inputs)
+    recurrence = Recurrence(cell, state, inputs, has_kernel=has_kernel)
     leaves = [*leaves_of(inputs), *([] if mask is None else [mask])]
     states = leaves_of(state)
     weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in _weights(cell)]
@@ -34,17 +34,18 @@ class Recurrence:
         cell: The recurrence. A cell in one of its fields is a part of it.
         state: The initial state, for its structure.
         inputs: Inputs, for their structure.
+        has_kernel: Whether kernels may run it, if the cell has any.
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
     """
 
-    def __init__(self, cell: Cell, state: Any, inputs: Any):
+    def __init__(self, cell: Cell, state: Any, inputs: Any, *, has_kernel: bool = True):
         self._template = _Template(cell)
-        self.kernel = cell.kernel_name
+        self.kernel = cell.kernel_name if has_kernel else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
         self._state, self._inputs = _Structure(state), _Structure(inputs)
-        self._key = self._template.key, self._state.key, self._inputs.key
+        self._key = self._template.key, self._state.key, self._inputs.key, self.kernel
         try:
             self._hash = hash(self._key)
         except TypeError as error:
@@ -77,7 +78,9 @@ class Recurrence:
         cell, pack, pack_inputs = self.cell(weights), self.pack_state, self.pack_inputs
 
         def step(state: Tensors, inputs: Tensors) -> Tensors:
-            new = leaves_of(cell.step(pack(state), pack_inputs(inputs)))
+            result = cell.step(pack(state), pack_inputs(inputs))
+            self._state.check(cell, result)
+            new = leaves_of(result)
             _check_step(self._template.cell_class, new, state)
             return new
 
@@ -101,6 +104,11 @@ class Recurrence:
     def cell(self, weights: Tensors) -> Cell:
         """The cell with these weights."""
         return self._template.build(iter(weights))
+
+    @property
+    def has_one_state(self) -> bool:
+        """Whether the state is one tensor."""
+        return self._state.is_tensor
 
     def pack_state(self, leaves: Tensors) -> Any:
         """A state of the structure of the initial one."""
@@ -155,12 +163,8 @@ class _Template:
         }
         self.count: int = len(self.tensors) + sum(part.count for part in self.cells.values())
         cells = tuple((name, part.key) for name, part in self.cells.items())
-        self.key: tuple[Any, ...] = (
-            self.cell_class,
-            self.tensors,
-            tuple(self.options.items()),
-            cells,
-        )
+        options = tuple((name, _key_of(value)) for name, value in self.options.items())
+        self.key: tuple[Any, ...] = self.cell_class, self.tensors, options, cells
 
     def build(self, tensors: Iterator[Tensor]) -> Any:
         own = {name: next(tensors) for name in self.tensors}
@@ -180,7 +184,23 @@ def _weights(cell: Any) -> Tensors:
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, keras.Variable) or hasattr(value, "dtype")
+    return isinstance(value, keras.Variable) or (
+        hasattr(value, "dtype") and hasattr(value, "shape")
+    )
+
+
+def _key_of(option: Any) -> Any:
+    """Differs where options do, although Python calls 1, 1.0 and True equal, and NaN nothing."""
+    if isinstance(option, float):
+        return option.hex()
+    if isinstance(option, tuple):
+        return tuple(map(_key_of, option))
+    if _is_tensor(option) or isinstance(option, keras.layers.Layer):
+        raise TypeError(
+            f"A cell holds a {type(option).__name__} where no gradient could reach it. Give each "
+            "weight a field of its own."
+        )
+    return type(option), option
 
 
 def _in_dtype_of(state: Tensor, weight: Tensor) -> Tensor:
@@ -202,6 +222,18 @@ class _Structure:
         is_deep = self._kind is dict
         self._tree = keras.tree.map_structure(lambda _: 0, tree) if is_deep else None
         self.key = self._kind, self.count, repr(self._tree)
+
+    @property
+    def is_tensor(self) -> bool:
+        return self._kind is None
+
+    def check(self, cell: Cell, state: Any) -> None:
+        """Raises where leaves would go to other places, as those of a tuple for a dictionary."""
+        if self._kind is dict and _Structure(state).key != self.key:
+            raise ValueError(
+                f"`{type(cell).__name__}.step` must return a state of the structure that it is "
+                "given, with the same keys."
+            )
 
     def pack(self, leaves: Tensors) -> Any:
         if self._kind is None:

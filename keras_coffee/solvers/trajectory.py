@@ -13,7 +13,7 @@ from keras_coffee.cells.cell import Cell
 from keras_coffee.cells.masked import MaskedCell, masked
 from keras_coffee.solvers.affine import affine_scan
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra, Diagonal
-from keras_coffee.solvers.recurrence import tensors_of
+from keras_coffee.solvers.recurrence import Recurrence, tensors_of
 from keras_coffee.solvers.residual import previous_states
 from keras_coffee.solvers.solution import Solution
 from keras_coffee.solvers.solver import Solver
@@ -25,18 +25,25 @@ def solve(
 ) -> Solution:
     """The trajectory of a cell, differentiable by its weights, the inputs and the initial state."""
     recurrence, tensors = tensors_of(cell, inputs, mask, initial_state)
+    _check_one_state(recurrence)
     return Solution(*backend.compiled(_solve, (solver, recurrence), *tensors))
 
 
-def outputs(
-    solver: Solver, cell: Cell, initial_state: Tensor, inputs: Any, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def outputs(solver: Solver, recurrence: Recurrence, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Outputs and the final state, differentiable.
 
     Where no gradient is asked for, no trajectory is kept: outputs are read window by window.
     """
-    recurrence, tensors = tensors_of(cell, inputs, mask, initial_state)
+    _check_one_state(recurrence)
     return backend.compiled(_outputs, (solver, recurrence), *tensors)
+
+
+def _check_one_state(recurrence: Recurrence) -> None:
+    if not recurrence.has_one_state:
+        raise ValueError(
+            "Parallel solvers and `nonlinear_scan` need a state that is one tensor. Join its "
+            'parts, or run the cell by `cell_scan` with solver="sequential".'
+        )
 
 
 def solve_linear(solver: Solver, decay: Tensor, drive: Tensor, initial_state: Tensor) -> Tensor:

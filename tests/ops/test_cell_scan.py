@@ -11,7 +11,7 @@ from keras import ops
 from oracles import sigmoid
 from scans import differentiate, precision
 
-from keras_coffee.cells import Cell, LinearCell
+from keras_coffee.cells import Cell, CoffeeCell, LinearCell
 from keras_coffee.ops import cell_scan
 
 BATCH, LENGTH = 3, 11
@@ -102,6 +102,16 @@ class ComplexCell(Cell):
         return ops.real(state) + ops.imag(inputs)
 
 
+@dataclasses.dataclass(frozen=True)
+class PlainCell(LinearCell):
+    """Complex, and its own output."""
+
+    decay: Any
+
+    def affine(self, inputs):
+        return self.decay, inputs
+
+
 class Case(NamedTuple):
     """A cell by its class, its step and read in NumPy, and arrays: inputs, weights and state."""
 
@@ -171,12 +181,18 @@ def rotation(cell=RotationCell):
     return Case(cell, step, lambda w, state, x: state.real + x["inputs"].imag, arrays)
 
 
+def complex_outputs():
+    case = rotation(PlainCell)
+    return case._replace(read=lambda w, state, x: state)
+
+
 CASES = {
     "memory": memory,
     "leaky": leaky,
     "symbols": symbols,
     "rotation": rotation,
     "complex": lambda: rotation(ComplexCell),
+    "complex outputs": complex_outputs,
 }
 
 
@@ -369,6 +385,102 @@ INPUTS, STATE = np.ones((2, 5, 3), "float32"), np.zeros((2, 3), "float32")
 def test_what_does_not_fit_is_refused(cell, inputs, state, error, words):
     with pytest.raises(error, match=words):
         cell_scan(cell, inputs, state)
+
+
+# What was once wrong and silent.
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_weights_of_another_dtype_are_cast_to_that_of_the_state(dtype):
+    inputs, state = np.float32(INPUTS), np.float32(STATE)
+    with precision("float64"):
+        decay = ops.cast(ops.full((3,), 0.5), dtype)
+        outputs, _ = cell_scan(HalvingCell(decay), inputs, state)
+    expected, _ = cell_scan(HalvingCell(ops.full((3,), 0.5)), inputs, state)
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(x) for x in (outputs, expected)))
+
+
+@dataclasses.dataclass(frozen=True)
+class HalvingCell(LinearCell):
+    decay: Any
+
+    def affine(self, inputs):
+        return self.decay, inputs
+
+
+def test_a_complex_decay_needs_a_complex_state():
+    decay = ops.cast(ops.ones(3), "complex64")
+    with pytest.raises(TypeError, match="Give a complex initial state"):
+        cell_scan(HalvingCell(decay), INPUTS, STATE)
+
+
+def test_a_drive_is_cast_to_a_complex_state():
+    outputs, _ = cell_scan(HalvingCell(ops.full((3,), 0.5)), INPUTS, STATE.astype("complex64"))
+    real, _ = cell_scan(HalvingCell(ops.full((3,), 0.5)), INPUTS, STATE)
+    np.testing.assert_array_equal(ops.convert_to_numpy(outputs), ops.convert_to_numpy(real))
+
+
+def test_a_decay_for_each_sequence_but_no_step_is_refused():
+    decay = ops.full((2, 3), 0.5)
+    with pytest.raises(ValueError, match=r"`affine` must return tensors `\(B, T, ...\)`"):
+        cell_scan(HalvingCell(decay), INPUTS[:, :2], STATE)
+
+
+def test_cells_with_kernels_may_have_weights_that_broadcast():
+    u, state = np.ones((2, 5, 3), "float32"), np.zeros((2, 3, 4), "float32")
+    full = [ops.full((3, 4), x) for x in (-0.5, 0.5, 1.0)]
+    narrow = ops.full((1, 4), -0.5), ops.full((3, 1), 0.5), ops.ones((3, 4))
+    results = [cell_scan(CoffeeCell(*w), u, state)[0] for w in (full, narrow)]
+    np.testing.assert_allclose(*map(ops.convert_to_numpy, results), rtol=1e-6)
+
+
+@dataclasses.dataclass(frozen=True)
+class SwappingCell(Cell):
+    """Returns a tuple for a dictionary."""
+
+    def step(self, state, inputs):
+        return state["h"], state["c"]
+
+    def read(self, state, inputs):
+        return state["h"]
+
+
+def test_a_state_of_another_structure_is_refused():
+    with pytest.raises(ValueError, match="of the structure that it is given, with the same keys"):
+        cell_scan(SwappingCell(), INPUTS, {"h": STATE, "c": STATE + 1})
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionCell(Cell):
+    option: Any
+
+    def step(self, state, inputs):
+        return state + (inputs if self.option is True else 2 * inputs)
+
+
+def test_options_that_python_calls_equal_are_told_apart():
+    results = [cell_scan(OptionCell(x), INPUTS, STATE)[1] for x in (1, True, 1.0)]
+    assert [float(ops.convert_to_numpy(x)[0, 0]) for x in results] == [10, 5, 10]
+
+
+def test_weights_that_no_gradient_could_reach_are_refused():
+    with pytest.raises(TypeError, match="Give each weight a field of its own"):
+        cell_scan(OptionCell((ops.ones(3),)), INPUTS, STATE)
+    with pytest.raises(TypeError, match="Give each weight a field of its own"):
+        cell_scan(OptionCell(keras.layers.Dense(3)), INPUTS, STATE)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 5, 0)])
+def test_nothing_at_all_with_a_mask(shape):
+    inputs, mask = np.ones(shape, "float32"), np.ones(shape[:2], bool)
+    outputs, _ = cell_scan(OptionCell(True), inputs, inputs[:, 0], mask=mask)
+    assert tuple(outputs.shape) == shape
+
+
+def test_parallel_solvers_need_a_state_that_is_one_tensor():
+    case = memory()
+    with pytest.raises(ValueError, match="need a state that is one tensor"):
+        scan(case, case.arrays, solver="newton")
 
 
 def test_a_cell_without_a_jacobian_has_no_parallel_solver():

@@ -44,6 +44,9 @@ def _linear(direction, decay, inputs, reverse):
 
 
 def _call(kernel, arguments):
+    dtypes = {x.dtype for x in arguments if x is not None}
+    if len(dtypes) > 1:  # they would be read as numbers of another size
+        raise TypeError(f"Kernels need one dtype, received {sorted(map(str, dtypes))}.")
     name = f"{pathlib.Path(kernel.library._name).stem}_{kernel.direction}"
     function = getattr(kernel.library, f"{kernel.direction}_call")
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")

@@ -36,7 +36,8 @@ def backward(grad_outputs, *rest, recurrence, keep):
     if recurrence.broadcasts:
         # One copy of the weights per sequence: their gradients are then added elementwise over
         # time, and summed over the batch once.
-        weights = [jnp.broadcast_to(w, (batch, *w.shape)) for w in weights]
+        shapes = [w.shape for w in weights]
+        weights = [_copies(w, batch, state[0].ndim) for w in weights]
     step = _step(recurrence, mask is not None)
     sequences = _time_major([*inputs, *([] if mask is None else [mask])])
     starts = [x.reshape(-(-length // keep), *s.shape) for x, s in zip(kept, state, strict=True)]
@@ -48,8 +49,15 @@ def backward(grad_outputs, *rest, recurrence, keep):
         carry, grads = _back_in_chunks(step, weights, carry, *slices, keep)
     grad_state, grad_weights = carry
     if recurrence.broadcasts:
-        grad_weights = [g.sum(0) for g in grad_weights]
+        pairs = zip(grad_weights, shapes, strict=True)
+        grad_weights = [g.sum(0).reshape(shape) for g, shape in pairs]
     return [*_time_major(grads), *grad_weights, *grad_state]
+
+
+def _copies(weight, batch, rank):
+    """A weight for each sequence, aligned with a state of this rank."""
+    shape = *(1,) * max(0, rank - 1 - weight.ndim), *weight.shape
+    return jnp.broadcast_to(weight.reshape(shape), (batch, *shape))
 
 
 def is_differentiable(x):

@@ -156,7 +156,8 @@ def _scan(recurrence, recompute, *tensors):
             step, weights, kept, sequences, _swap(grad_outputs), *start
         )
         if recurrence.broadcasts:
-            totals = [tf.reduce_sum(g, 0) for g in totals]
+            pairs = zip(totals, weights, strict=True)
+            totals = [tf.reshape(tf.reduce_sum(g, 0), w.shape) for g, w in pairs]
         return [*(_swap(x.stack()) for x in arrays), *totals, *grad_state]
 
     return differentiable_once(forward, backward, *tensors)
@@ -188,8 +189,10 @@ class _Steps:
         """
         if not self.recurrence.broadcasts:
             return weights
-        batch = tf.shape(state[0])[:1]
-        return [tf.broadcast_to(w, tf.concat([batch, tf.shape(w)], 0)) for w in weights]
+        batch, rank = tf.shape(state[0])[:1], state[0].shape.rank
+        shapes = [[1] * max(0, rank - 1 - w.shape.rank) + list(w.shape) for w in weights]
+        pairs = zip(weights, shapes, strict=True)
+        return [tf.broadcast_to(tf.reshape(w, s), tf.concat([batch, s], 0)) for w, s in pairs]
 
     def outputs(self, weights, state, sequences):
         """An array for the outputs of all steps."""

@@ -45,6 +45,9 @@ _NAMES = {getattr(torch, name): name for name in ("float32", "float64", "complex
 
 
 def _call(kernel, arguments):
+    dtypes = {x.dtype for x in arguments if x is not None}
+    if len(dtypes) > 1:  # they would be read as numbers of another size
+        raise TypeError(f"Kernels need one dtype, received {sorted(map(str, dtypes))}.")
     results = [x if x is None else arguments[0].new_empty(x.shape) for x in kernel.results]
     pointers = [None if x is None else x.data_ptr() for x in (*arguments, *results)]
     kernel.blocks.run(kernel.function, pointers, torch.get_num_threads())
