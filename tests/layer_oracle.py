@@ -214,7 +214,8 @@ def _lru(layer, w, inputs, states, cotangents):
 def _linear(decay, drive, state, by_states, by_final):
     """States, and gradients, of a linear recurrence whose last state has one more cotangent."""
     by_states = by_states + Rounded(np.zeros(drive.shape))
-    last = np.arange(drive.shape[1])[:, None] == drive.shape[1] - 1
+    last = np.arange(drive.shape[1]) == drive.shape[1] - 1
+    last = last.reshape(-1, *(1 for _ in drive.shape[2:]))
     by_states = by_states + Rounded(last * by_final[:, None])
     is_constant = len(decay.shape) == 1
     arrays = {"inputs": drive, "initial_state": state}
