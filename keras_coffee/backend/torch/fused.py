@@ -15,7 +15,9 @@ def _has_kernel(recurrence, x):
     A program that is traced must run where this package is not.
     """
     kernels = {"cpu": cpu_kernels, "meta": cpu_kernels, "cuda": gpu_kernels}.get(x.device.type)
-    if kernels is None or recurrence.kernel not in kernels.RECURRENCES or torch.jit.is_tracing():
+    if kernels is None or torch.jit.is_tracing():
+        return False
+    if recurrence.kernel not in kernels.RECURRENCES or recurrence.kernel not in operators.FORWARD:
         return False
     return x.is_meta or kernels.is_available()
 
