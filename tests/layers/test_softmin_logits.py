@@ -393,11 +393,13 @@ def test_weights_files_load(tmp_path):
 
 
 def test_training_moves_the_one_table():
+    keras.utils.set_random_seed(0)
     model = sequential(unit_symbol=None)
     before = model.get_weights()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     compiled = keras.backend.backend() != "torch"
-    model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=compiled)
+    # Squared distances have steeper slopes than plain ones: a rate of 1 leaps at times.
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=compiled)
     history = model.fit(SYMBOLS, SYMBOLS[:, -1:], epochs=20, verbose=0).history["loss"]
     assert history[-1] < 0.5 * history[0]
     after = model.get_weights()
