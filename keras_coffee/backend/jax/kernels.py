@@ -137,47 +137,51 @@ def _batch(primitive, tensors, axes, *, recurrence, keep):
 
     In training the gradients by the weights are those of each mapped element.
     """
-    run = functools.partial(primitive.bind, recurrence=recurrence, keep=keep)
-    pairs = [pair for pair in zip(tensors, axes, strict=True) if pair[1] is not None]
-    size = pairs[0][0].shape[pairs[0][1]]
-    mapped = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
     _, _, weight_axes, _ = recurrence.split(axes)
     if keep or any(axis is not None for axis in weight_axes):
         return _batch_in_turn(primitive, tensors, axes, recurrence=recurrence, keep=keep)
-    inputs, mask, _, state = recurrence.split([x.reshape(-1, *x.shape[2:]) for x in mapped])
+    size, mapped = _in_front(tensors, axes)
+    inputs, mask, _, state = recurrence.split([_folded(x) for x in mapped])
     _, _, weights, _ = recurrence.split(tensors)
     masks = [] if mask is None else [mask]
-    results = run(*inputs, *masks, *weights, *state)
+    results = primitive.bind(*inputs, *masks, *weights, *state, recurrence=recurrence, keep=keep)
     # Nothing is kept.
-    count = 1 + recurrence.state_count
-    results = [x.reshape(size, -1, *x.shape[1:]) for x in results[:count]]
+    results = [_unfolded(x, size) for x in results[: 1 + recurrence.state_count]]
     kept = [jnp.zeros((size, 0), x.dtype) for x in results[1:]]
     return [*results, *kept], [0] * (len(results) + len(kept))
 
 
 def _batch_in_turn(primitive, tensors, axes, **options):
     """`vmap` by one call after another."""
-    pairs = [pair for pair in zip(tensors, axes, strict=True) if pair[1] is not None]
-    size = pairs[0][0].shape[pairs[0][1]]
-    mapped = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
+    _, mapped = _in_front(tensors, axes)
     results = lax.map(lambda x: primitive.bind(*x, **options), mapped)
     return results, [0] * len(results)
 
 
 def _batch_linear(primitive, tensors, axes, *, reverse):
     """`vmap` of a linear scan: one longer batch."""
-    pairs = [pair for pair in zip(tensors, axes, strict=True) if pair[1] is not None]
-    size = pairs[0][0].shape[pairs[0][1]]
-    decay, *others = [_in_front(x, axis, size) for x, axis in zip(tensors, axes, strict=True)]
-    batch = others[0].shape[1]
-    decay = jnp.broadcast_to(decay, (size, batch, *decay.shape[2:]))
-    folded = [x.reshape(size * batch, *x.shape[2:]) for x in (decay, *others)]
-    (states,) = primitive.bind(*folded, reverse=reverse)
-    return [states.reshape(size, batch, *states.shape[1:])], [0]
+    size, (decay, *others) = _in_front(tensors, axes)
+    decay = jnp.broadcast_to(decay, (size, others[0].shape[1], *decay.shape[2:]))
+    (states,) = primitive.bind(*map(_folded, (decay, *others)), reverse=reverse)
+    return [_unfolded(states, size)], [0]
 
 
-def _in_front(x, axis, size):
-    return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+def _in_front(tensors, axes):
+    """How many elements are mapped, and all tensors with their axis in front."""
+    pairs = list(zip(tensors, axes, strict=True))
+    size = next(x.shape[axis] for x, axis in pairs if axis is not None)
+    return size, [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in pairs
+    ]
+
+
+def _folded(x):
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def _unfolded(x, size):
+    return x.reshape(size, x.shape[0] // size, *x.shape[1:])
 
 
 def _from_the_start(grad_outputs, *rest, recurrence, keep):

@@ -22,10 +22,9 @@ def scan_cell(recurrence, *tensors, recompute):
     batch, length = state[0].shape[0], inputs[0].shape[1]
     inputs = [_with_batch(x, batch) for x in inputs]
     masks = [] if mask is None else [_with_batch(mask, batch)]
-    run = _compiled(_scan, recurrence, recompute)
-    if is_converted_to_onnx():
-        run = functools.partial(_scan, recurrence, recompute)
-    outputs, *final_state = run(*inputs, *masks, *weights, *state)
+    outputs, *final_state = _program(_scan, recurrence, recompute)(
+        *inputs, *masks, *weights, *state
+    )
     # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for known
     # ones, forgets more. Layers that come later may need to know.
     outputs.set_shape([inputs[0].shape[0], length, *outputs.shape[2:]])
@@ -39,12 +38,15 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     decay, inputs, initial_state = (_read(x) for x in (decay, inputs, initial_state))
     inputs = _with_batch(inputs, initial_state.shape[0])
     decay = tf.broadcast_to(decay, tf.shape(inputs))
-    run = _compiled(_linear_scan, reverse)
-    if is_converted_to_onnx():
-        run = functools.partial(_linear_scan, reverse)
-    states = run(decay, inputs, initial_state)
+    states = _program(_linear_scan, reverse)(decay, inputs, initial_state)
     states.set_shape(inputs.shape)
     return states
+
+
+def _program(function, *constants):
+    """A function of tensors: compiled, except for a converter to ONNX, which can't look into it."""
+    bind = functools.partial if is_converted_to_onnx() else _compiled
+    return bind(function, *constants)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from keras_coffee.backend.torch.operators import linear_scan, refuse_second_derivatives
+from keras_coffee.backend.torch.operators import linear_forward, refuse_second_derivatives
 
 # Elements of one block of states: large enough to spread the cost of an operation, small enough
 # for a block's temporaries to stay in cache.
@@ -158,7 +158,7 @@ class _Gradients:
             for y, x, g in ((outputs, state, given), (new, old, torch.ones_like(new)))
         )
         following = torch.cat([jacobian[:, 1:], torch.ones_like(jacobian[:, :1])], 1)
-        adjoint = linear_scan(following, direct, grad_state[0], reverse=True)
+        adjoint = linear_forward(following, direct, grad_state[0], reverse=True)
         sources = [x for x in (*weights, *inputs) if x.requires_grad]
         self._add(start, _gradients([new, outputs], sources, [adjoint.flatten(0, 1), given]))
         return [jacobian[:, 0] * adjoint[:, 0]]

@@ -42,4 +42,4 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     export.refuse_to_fix_the_length()
     if torch.compiler.is_exporting():
         return export.linear_scan(decay, inputs, initial_state, reverse=reverse)
-    return operators.linear_scan(decay, inputs, initial_state, reverse=reverse)
+    return operators.linear_forward(decay, inputs, initial_state, reverse=reverse)

@@ -143,11 +143,6 @@ BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
 # The linear recurrence, whose outputs are its states.
 
 
-def linear_scan(decay, inputs, initial_state, *, reverse):
-    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
-    return linear_forward(decay, inputs, initial_state, reverse=reverse)
-
-
 def _in_memory(x):
     """As kernels read it: PyTorch conjugates and negates when a tensor is read."""
     return x.contiguous().resolve_conj().resolve_neg()
