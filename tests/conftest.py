@@ -1,8 +1,12 @@
+import ctypes
 import gc
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import hypothesis
+import pytest
 
 if shutil.which("nvidia-smi") is None:
     # Read when Triton is imported, which PyTorch may do: its kernels run in an interpreter.
@@ -33,3 +37,24 @@ if keras.config.backend() == "torch":
 
     # Threads that wait for a busy core make small operations ten to a hundred times slower.
     torch.set_num_threads(1)
+
+# A process keeps each program that it compiled. Past so many bytes those of earlier files go.
+_KEPT_BYTES = 1.4e9
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    """Keeps a backend's tests within the memory of a laptop."""
+    yield
+    if not Path("/proc/self/statm").exists() or _resident_bytes() < _KEPT_BYTES:
+        return
+    keras.utils.clear_session()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

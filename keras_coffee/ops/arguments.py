@@ -13,9 +13,10 @@ _LOW_PRECISION = ("bfloat16", "float16")
 def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
     """A floating tensor `(B, T, D)` with at least one step."""
     inputs = as_tensor(inputs, name)
-    if not _dtype(inputs).startswith(("float", "bfloat")):
+    dtype = _dtype(inputs)
+    if not dtype.startswith(("float", "bfloat")):
         raise TypeError(
-            f"`{name}` must be floating-point, received dtype {_dtype(inputs)}. Cast it first, "
+            f"`{name}` must be floating-point, received dtype {dtype}. Cast it first, "
             'for example with keras.ops.cast(x, "float32").'
         )
     check_shape(inputs, (None, None, None), name, "(batch, time, features)")
@@ -44,13 +45,16 @@ def as_tensor(value: Any, name: str) -> Tensor:
 def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: str) -> Tensor:
     """A tensor of the given shape and dtype."""
     tensor = as_tensor(value, name)
-    if _dtype(tensor).startswith("complex") and not dtype.startswith("complex"):
-        raise TypeError(
-            f"`{name}` must be real, received dtype {_dtype(tensor)}. Pass its real or imaginary "
-            "part, or complex inputs to linear_scan."
-        )
     check_shape(tensor, shape, name)
-    return tensor if _dtype(tensor) == dtype else ops.cast(tensor, dtype)
+    own = _dtype(tensor)
+    if own == dtype:
+        return tensor
+    if own.startswith("complex") and not dtype.startswith("complex"):
+        raise TypeError(
+            f"`{name}` must be real, received dtype {own}. Pass its real or imaginary part, or "
+            "complex inputs to linear_scan."
+        )
+    return ops.cast(tensor, dtype)
 
 
 def as_transition(value: Any, inputs: Tensor, dtype: str) -> Tensor:

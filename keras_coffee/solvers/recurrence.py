@@ -19,8 +19,9 @@ def tensors_of(
     """A cell without its tensors, and these in a list."""
     recurrence = Recurrence(cell, state, inputs, has_kernel=has_kernel)
     leaves = [*leaves_of(inputs), *([] if mask is None else [mask])]
-    states = leaves_of(state)
-    weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in _weights(cell)]
+    states, weights = leaves_of(state), recurrence.weights_of(cell)
+    if not has_kernel:
+        weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in weights]
     return recurrence, [*leaves, *weights, *states]
 
 
@@ -34,7 +35,8 @@ class Recurrence:
         cell: The recurrence. A cell in one of its fields is a part of it.
         state: The initial state, for its structure.
         inputs: Inputs, for their structure.
-        has_kernel: Whether kernels may run it, if the cell has any.
+        has_kernel: Whether kernels may run it, if the cell has any. Then its weights are tensors,
+            in the dtype of the state.
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
@@ -101,6 +103,10 @@ class Recurrence:
         """Tensors of the state."""
         return self._state.count
 
+    def weights_of(self, cell: Cell) -> Tensors:
+        """The tensors of a cell, then those of the cells in its fields."""
+        return self._template.weights_of(cell)
+
     def cell(self, weights: Tensors) -> Cell:
         """The cell with these weights."""
         return self._template.build(iter(weights))
@@ -166,6 +172,11 @@ class _Template:
         options = tuple((name, _key_of(value)) for name, value in self.options.items())
         self.key: tuple[Any, ...] = self.cell_class, self.tensors, options, cells
 
+    def weights_of(self, cell: Any) -> Tensors:
+        own = [getattr(cell, name) for name in self.tensors]
+        parts = (part.weights_of(getattr(cell, name)) for name, part in self.cells.items())
+        return own + [weight for part in parts for weight in part]
+
     def build(self, tensors: Iterator[Tensor]) -> Any:
         own = {name: next(tensors) for name in self.tensors}
         cells = {name: part.build(tensors) for name, part in self.cells.items()}
@@ -176,17 +187,8 @@ def _fields(cell: Any) -> dict[str, Any]:
     return {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
 
 
-def _weights(cell: Any) -> Tensors:
-    """The tensors of a cell, then those of the cells in its fields."""
-    values = _fields(cell).values()
-    parts = [_weights(value) for value in values if isinstance(value, Cell)]
-    return [value for value in values if _is_tensor(value)] + [w for part in parts for w in part]
-
-
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, keras.Variable) or (
-        hasattr(value, "dtype") and hasattr(value, "shape")
-    )
+    return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def _key_of(option: Any) -> Any:
@@ -216,8 +218,11 @@ class _Structure:
     """A tree without its tensors."""
 
     def __init__(self, tree: Any):
+        if _is_tensor(tree):
+            self.count, self._kind, self.key = 1, None, None
+            return
         self.count = len(leaves_of(tree))
-        self._kind = None if _is_tensor(tree) else type(tree) if _is_flat(tree) else dict
+        self._kind = type(tree) if _is_flat(tree) else dict
         # With zeros in place of tensors, so that none is kept alive.
         is_deep = self._kind is dict
         self._tree = keras.tree.map_structure(lambda _: 0, tree) if is_deep else None

@@ -24,7 +24,7 @@ def solve(
     solver: Solver, cell: Cell, initial_state: Tensor, inputs: Any, mask: Tensor | None = None
 ) -> Solution:
     """The trajectory of a cell, differentiable by its weights, the inputs and the initial state."""
-    recurrence, tensors = tensors_of(cell, inputs, mask, initial_state)
+    recurrence, tensors = tensors_of(cell, inputs, mask, initial_state, has_kernel=False)
     _check_one_state(recurrence)
     return Solution(*backend.compiled(_solve, (solver, recurrence), *tensors))
 
