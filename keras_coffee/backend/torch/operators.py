@@ -65,8 +65,10 @@ def refuse_second_derivatives():
 
 def _operator(direction, name, schema, fake):
     """An operator that the kernels of its device compute."""
-    kernels = {"cpu": cpu_kernels.scan, "cuda": gpu_kernels.scan}
-    kernels = {device: functools.partial(f, direction, name) for device, f in kernels.items()}
+    kernels = {
+        "cpu": functools.partial(cpu_kernels.scan, direction, name),
+        "cuda": functools.partial(gpu_kernels.scan, direction, name),
+    }
     return _defined(f"{name}_{direction}", schema, kernels, fake)
 
 
@@ -158,9 +160,12 @@ def _linear_operator(name, schema, loop, fake):
         function = getattr(kernels, name) if kernels.is_available() else loop
         return function(*map(_in_memory, tensors), reverse=reverse)
 
-    kernels = {"cpu": cpu_kernels, "cuda": gpu_kernels}
-    kernels = {device: functools.partial(run, module) for device, module in kernels.items()}
-    return _defined(name, schema, kernels | {"CompositeExplicitAutograd": loop}, fake)
+    kernels = {
+        "cpu": functools.partial(run, cpu_kernels),
+        "cuda": functools.partial(run, gpu_kernels),
+        "CompositeExplicitAutograd": loop,
+    }
+    return _defined(name, schema, kernels, fake)
 
 
 def _linear_loop(decay, inputs, initial_state, *, reverse):
