@@ -68,7 +68,7 @@ def build_model(args):
         [
             keras.Input((None,), dtype="int32"),
             embedding,
-            layer(args.n, solver=args.solver),
+            layer(args.n, start="paper", solver=args.solver),
             SoftminLogits(embedding, last=args.target_length),
         ]
     )

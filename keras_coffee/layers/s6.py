@@ -9,7 +9,7 @@ from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.functions import softplus
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
-from keras_coffee.layers.state_space import StateSpaceLayer
+from keras_coffee.layers.state_space import Start, StateSpaceLayer
 from keras_coffee.ops.selective_scan import selective_scan
 
 
@@ -22,24 +22,28 @@ class S6Layer(StateSpaceLayer):
         y_i(k) = C(k) x_i(k)
 
     for the features i = 1, …, D, with the exact zero-order hold. 3nD + D² parameters:
-    `log_transition` μ `(D, n)` starts at λ = -1, …, -n; `input_projection` W_B and
-    `output_projection` W_C, both `(D, n)`, and `step_projection` W_D `(D, D)` multiply the inputs
-    from the right and start from N(0, 1). Mamba's convolution, gate and skip are not part of it.
+    `log_transition` μ `(D, n)`; `input_projection` W_B and `output_projection` W_C, both `(D, n)`,
+    and `step_projection` W_D `(D, D)`, which multiply the inputs from the right.
 
     Args:
         n: States per feature, a positive integer.
+        start: Where the weights start. `"series"`, the default, is for signals that go on: -λ
+            log-uniform from 0.05 to 2, W_B and W_D from normal distributions of variance 1/D, and
+            W_C of variance 0.01/(Dn), so that outputs start small. `"paper"`: λ = -1, …, -n, and
+            the projections from N(0, 1).
         solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
             `Sequential` or `Associative` of `keras_coffee.solvers`.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
             for `RecurrentLayer`.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
+            An initializer of None, the default, is the one of `start`.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
     `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
 
     Raises:
-        ValueError: if `n` is not a positive integer, `solver` is unknown, or the inputs are not
-            `(B, T, D)`.
+        ValueError: if `n` is not a positive integer, `start` or `solver` is unknown, or the inputs
+            are not `(B, T, D)`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((None, 3)), S6Layer(n=8)])
@@ -57,11 +61,26 @@ class S6Layer(StateSpaceLayer):
         "output_projection": WeightSpec(("D", "n")),
         "step_projection": WeightSpec(("D", "D")),
     }
+    STARTS = {
+        "series": {
+            "log_transition": "log_forgetting",
+            "input_projection": "lecun_normal",
+            "output_projection": "small_projection",
+            "step_projection": "lecun_normal",
+        },
+        "paper": {
+            "log_transition": "s4d_real",
+            "input_projection": "standard_normal",
+            "output_projection": "standard_normal",
+            "step_projection": "standard_normal",
+        },
+    }
 
     def __init__(
         self,
         n: int,
         *,
+        start: Start = "series",
         return_sequences: bool = True,
         return_state: bool = False,
         go_backwards: bool = False,
@@ -69,16 +88,16 @@ class S6Layer(StateSpaceLayer):
         zero_output_for_mask: bool = False,
         solver: str | solvers.Solver = "auto",
         recompute: bool = False,
-        log_transition_initializer: Rule = "s4d_real",
+        log_transition_initializer: Rule = None,
         log_transition_regularizer: Rule = None,
         log_transition_constraint: Rule = None,
-        input_projection_initializer: Rule = "standard_normal",
+        input_projection_initializer: Rule = None,
         input_projection_regularizer: Rule = None,
         input_projection_constraint: Rule = None,
-        output_projection_initializer: Rule = "standard_normal",
+        output_projection_initializer: Rule = None,
         output_projection_regularizer: Rule = None,
         output_projection_constraint: Rule = None,
-        step_projection_initializer: Rule = "standard_normal",
+        step_projection_initializer: Rule = None,
         step_projection_regularizer: Rule = None,
         step_projection_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
