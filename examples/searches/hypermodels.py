@@ -230,9 +230,7 @@ class MnistHyperModel(CoffeeHyperModel):
         # Known to the tuner before the first trial; `callbacks` uses it.
         self.lower_learning_rate(hp)
         output_filter = bool(self.parameter(hp, "output_filter"))
-        layer = CoffeeLayer(
-            self.parameter(hp, "n"), output_filter=output_filter, start="paper"
-        )
+        layer = CoffeeLayer(self.parameter(hp, "n"), output_filter=output_filter, start="paper")
         return keras.Sequential(
             [
                 keras.Input((28, 28)),

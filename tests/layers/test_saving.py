@@ -84,13 +84,14 @@ def unusual_arguments(layer_class):
     arguments |= {
         CoffeeLayer: {
             "n": 3,
+            "start": "paper",
             "feedback": "linear",
             "output_filter": True,
             "use_input_matrix": True,
         },
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
         LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
-    }.get(layer_class, {"n": 3})
+    }.get(layer_class, {"n": 3, "start": "paper"})
     # A weight that a layer does not have has no rules.
     weights = [w for w in layer_class.WEIGHTS if layer_class is not MinGRU or w != "bias"]
     for weight in weights:
