@@ -48,10 +48,9 @@ def softplus(x):
     square, series = s * s, tl.zeros_like(x)
     for k in tl.static_range(17 if x.dtype == tl.float64 else 8, 0, -1):
         series = series * square + 1 / (2 * k - 1)
-    inverse = 1 / (1 + e)
-    return tl.maximum(x, 0.0, tl.PropagateNan.ALL) + 2 * s * series, tl.where(
-        x > 0, inverse, e * inverse
-    )
+    inverse, is_positive = 1 / (1 + e), x > 0
+    slope = tl.where(is_positive, inverse, e * inverse)
+    return tl.where(is_positive, x, 0.0) + 2 * s * series, slope
 
 
 @triton.jit
