@@ -116,8 +116,9 @@ def selective_scan(
         varying.append(masking.repeat_last(output_matrix, mask))
     else:
         fixed["output_matrix"] = output_matrix
-    options = {"discretization": discretization, "delta_softplus": bool(delta_softplus)}
-    cell = SelectiveCell(transition, **fixed, **options)
+    cell = SelectiveCell(
+        transition, **fixed, discretization=discretization, delta_softplus=bool(delta_softplus)
+    )
     state = arguments.as_initial_state(initial_state, sequences, transition)
     # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
     solver = "sequential" if solver == "auto" else solver
