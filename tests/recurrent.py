@@ -66,6 +66,12 @@ class TwoStates(RecurrentLayer):
 STATE_SPACE_LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
 LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU)
 
+S6_OPTIONS = {
+    "use_step_bias": True,
+    "step_rank": 2,
+    "use_projection_bias": True,
+    "use_skip": True,
+}
 # Layer, arguments, parameters at D = 3.
 CASES = {
     "coffee": (CoffeeLayer, {"n": 4}, 36),
@@ -75,6 +81,7 @@ CASES = {
     "coffee-linear": (CoffeeLayer, {"n": 4, "feedback": "linear"}, 36),
     "coffee-none": (CoffeeLayer, {"n": 4, "feedback": None}, 36),
     "s6": (S6Layer, {"n": 4}, 45),
+    "s6-all": (S6Layer, {"n": 4, "discretization": "mamba", **S6_OPTIONS}, 62),
     "linearized-s6": (LinearizedS6Layer, {"n": 4}, 45),
     "min-gru": (MinGRU, {"units": 4}, 32),
     "min-gru-plain": (MinGRU, {"units": 4, "activation": None, "use_bias": False}, 24),
@@ -82,11 +89,11 @@ CASES = {
     "two-states": (TwoStates, {"n": 4}, 22),
 }
 # One case a layer, for what takes long.
-CHOSEN = ("coffee-all", "s6", "linearized-s6", "min-gru", "lru")
+CHOSEN = ("coffee-all", "s6-all", "linearized-s6", "min-gru", "lru")
 # For what takes longer, and is about Keras more than about an equation: layers that are linear in
 # their state share masks, states and solvers, so where each is compiled some files take the one,
 # some the other by day.
-WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6")
+WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6-all")
 WITH_TWO_STATES = (*WITH_S6, "two-states") if IS_THOROUGH else (*WITH_S6, "lru", "two-states")
 WITH_LINEARIZED_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "linearized-s6")
 # One shape for most tests, so that TensorFlow compiles a scan once.
@@ -167,13 +174,16 @@ def expected(layer, inputs, initial_state=None):
         return oracles.values(oracles.coffee, w | arrays, layer.feedback)
     arguments = u @ w["step_projection"]
     if isinstance(layer, S6Layer):
+        if "step_expansion" in w:
+            arguments = arguments @ w["step_expansion"]
         arrays |= {
-            "delta": np.logaddexp(0, arguments),
+            "delta": np.logaddexp(0, arguments + w.get("step_bias", 0.0)),
             "transition": -np.exp(w["log_transition"]),
-            "input_matrix": u @ w["input_projection"],
-            "output_matrix": u @ w["output_projection"],
+            "input_matrix": u @ w["input_projection"] + w.get("input_bias", 0.0),
+            "output_matrix": u @ w["output_projection"] + w.get("output_bias", 0.0),
+            **({"skip": w["skip"]} if "skip" in w else {}),
         }
-        return oracles.values(oracles.selective, arrays, "zoh")
+        return oracles.values(oracles.selective, arrays, layer.discretization)
     arrays |= {"delta": 1 / (1 + np.exp(-arguments)), "output_matrix": w["readout"]}
     return oracles.values(oracles.selective, w | arrays, "euler")
 

@@ -14,9 +14,10 @@ from keras_coffee.initializers import (
     S4DReal,
     ScaledNormal,
     StandardNormal,
+    StepSizes,
 )
 
-RANDOM = [StandardNormal, ScaledNormal, OrthonormalSymbols, RingDecay, RingPhase]
+RANDOM = [StandardNormal, ScaledNormal, StepSizes, OrthonormalSymbols, RingDecay, RingPhase]
 
 
 def draw(initializer, shape=(9, 16), dtype=None):
@@ -37,6 +38,20 @@ def test_scaled_normal_gives_a_sum_of_the_standard_deviation_gain(axes, terms):
     scaled = values * terms**0.5 / 0.5
     assert abs(scaled.mean()) < 5 / np.sqrt(values.size)
     assert abs(scaled.var() - 1) < 5 * np.sqrt(2 / values.size)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(0.001, 0.1), (1e-6, 1e-5), (0.5, 50.0)])
+def test_step_sizes_are_log_uniform_after_softplus(smallest, largest):
+    values = draw(StepSizes(smallest, largest, seed=0), (200_000,)).astype("float64")
+    delta = np.logaddexp(0, values)
+    assert_uniform(np.log(delta), np.log(smallest), np.log(largest))
+
+
+@pytest.mark.parametrize("sizes", [(0.1, 0.1), (0.0, 0.1), (-1.0, 0.1), (0.1, np.nan)])
+def test_step_sizes_need_two_positive_ones(sizes):
+    message = f"need 0 < smallest < largest, received smallest={sizes[0]} and largest={sizes[1]}"
+    with pytest.raises(ValueError, match=message):
+        StepSizes(*sizes)
 
 
 def test_forgetting_spreads_what_is_kept_of_a_state():

@@ -61,9 +61,13 @@ def test_equation(case):
     ("name", "flags"),
     chosen_with(
         [
-            *[("coffee-all", {}), ("coffee-all", {"stateful": True}), ("s6", {"stateful": True})],
+            *[
+                ("coffee-all", {}),
+                ("coffee-all", {"stateful": True}),
+                ("s6-all", {"stateful": True}),
+            ],
             ("linearized-s6", {"return_sequences": False, "recompute": True}),
-            ("s6", {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}),
+            ("s6-all", {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}),
             *[("two-states", {"stateful": True}), ("min-gru", {}), ("lru", {"stateful": True})],
         ]
     ),
@@ -197,7 +201,7 @@ def test_recompute_trains_the_same(name):
 @pytest.mark.parametrize(
     ("name", "jit_compile"),
     chosen_with(
-        [("coffee-all", True), ("coffee-all", False), ("s6", True), ("linearized-s6", False)]
+        [("coffee-all", True), ("coffee-all", False), ("s6-all", True), ("linearized-s6", False)]
     ),
 )
 @pytest.mark.smoke

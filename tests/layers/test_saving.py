@@ -12,6 +12,7 @@ import saved_models
 from recurrent import (
     CASES,
     CHOSEN,
+    S6_OPTIONS,
     SHAPE,
     WITH_LINEARIZED_S6,
     make,
@@ -89,6 +90,7 @@ def unusual_arguments(layer_class):
             "output_filter": True,
             "use_input_matrix": True,
         },
+        S6Layer: {"n": 3, "start": "paper", "discretization": "mamba", **S6_OPTIONS},
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
         LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
     }.get(layer_class, {"n": 3, "start": "paper"})
