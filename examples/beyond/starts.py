@@ -1,0 +1,98 @@
+"""What a start is worth: every task with every layer, put where a GRU would be.
+
+    KERAS_BACKEND=jax python examples/beyond/starts.py                  all of it, about two hours
+    KERAS_BACKEND=jax python examples/beyond/starts.py weather --seeds 1
+    KERAS_BACKEND=jax python examples/beyond/starts.py report           writes docs/starts.md
+
+Each finished run is kept in `results/starts/`; runs that are there are not made again.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import time
+
+import keras
+import numpy as np
+from models import LAYERS, MODELS
+from series import TASKS
+
+import keras_coffee
+
+RESULTS = pathlib.Path("results/starts")
+# Epochs and Adam's rate, the same for every layer.
+TRAINING = {
+    "weather": (8, 0.01),
+    "seasonal": (8, 0.003),
+    "co2": (15, 0.003),
+    "vowels": (40, 0.003),
+}
+
+
+def rows(tasks):
+    """Task, model and layer of every row. Four blocks only of what a newcomer would take."""
+    for task in tasks:
+        for model in MODELS:
+            layers = ("gru", "coffee", "s6_mamba") if model == "four blocks" else LAYERS
+            yield from ((task, model, layer) for layer in layers)
+
+
+def run(name, series, model, layer, seed):
+    """Trains one model, and judges it on the part that it has not seen."""
+    epochs, rate = TRAINING[name]
+    keras.utils.set_random_seed(seed)
+    built = MODELS[model](LAYERS[layer], series.train[0].shape[-1], series.outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if series.classes else "mse"
+    built.compile(keras.optimizers.Adam(rate), loss)
+    begin = time.perf_counter()
+    history = built.fit(*series.train, epochs=epochs, verbose=0).history
+    return {
+        "score": score(series, built.predict(series.test[0], verbose=0)),
+        "loss": [round(loss, 5) for loss in history["loss"]],
+        "parameters": built.count_params(),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+
+
+def score(series, predicted):
+    """The share that is right, or the root mean square error in the unit of the data."""
+    targets = series.test[1]
+    if series.classes:
+        return float(np.mean(predicted.argmax(-1) == targets))
+    return float(series.unit * np.sqrt(np.mean((predicted - targets) ** 2)))
+
+
+def run_all(names, seeds):
+    for name in names:
+        series = TASKS[name]()
+        # All seeds of a row before the next would leave no table when stopped.
+        for seed in range(seeds):
+            for task, model, layer in rows([name]):
+                file = RESULTS / f"{task}.{model.replace(' ', '-')}.{layer}.seed{seed}.json"
+                if file.exists():
+                    continue
+                found = run(task, series, model, layer, seed)
+                settings = {"task": task, "model": model, "layer": layer, "seed": seed}
+                settings |= {"backend": keras.config.backend(), "keras": keras.__version__}
+                RESULTS.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(settings | found, indent=1) + "\n")
+                print(f"{file.stem}: {found['score']:.4f}", flush=True)
+
+
+def table():
+    """The scores of each row over its seeds."""
+    scores = collections.defaultdict(list)
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text())
+        scores[result["task"], result["model"], result["layer"]].append(result["score"])
+    return scores
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(TASKS)}; default: all")
+    parser.add_argument("--seeds", type=int, default=5)
+    arguments = parser.parse_args()
+    print(f"keras_coffee {keras_coffee.__version__}")
+    run_all(arguments.names or list(TASKS), arguments.seeds)
