@@ -20,7 +20,7 @@ def build_models():
 
     from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
     from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
-    from keras_coffee.ops import linear_scan
+    from keras_coffee.ops import linear_scan, selective_scan
 
     class Average(keras.layers.Layer):
         def call(self, x):
@@ -29,6 +29,14 @@ def build_models():
     class AverageToCome(keras.layers.Layer):
         def call(self, x):
             return linear_scan(keras.ops.sigmoid(x), x, reverse=True)[0]
+
+    class Mamba(keras.layers.Layer):
+        def call(self, x, mask=None):
+            transition, row = -keras.ops.ones((FEATURES, 4)), keras.ops.ones(FEATURES)
+            matrices = [keras.ops.tile(x[..., :1], (1, 1, 4))] * 2
+            options = {"discretization": "mamba", "skip": row, "delta_bias": row}
+            options |= {"delta_softplus": True, "mask": mask}
+            return selective_scan(x, x, transition, *matrices, **options)[0]
 
     # Without the sigmoid, COFFEE stays at 0: nothing to compare.
     layers = {
@@ -42,6 +50,7 @@ def build_models():
         "linearized-s6": LinearizedS6Layer(4, return_sequences=False),
         "both-ways": keras.layers.Bidirectional(S6Layer(4)),
         "linear-scan": Average(),
+        "mamba": Mamba(),
         "linear-scan-reversed": AverageToCome(),
     }
     features = keras.Input((None, FEATURES), name="inputs")
@@ -51,6 +60,7 @@ def build_models():
     models["handed-over"] = keras.Model(features, handed_over)
     symbols = keras.Input((None,), dtype="int32", name="inputs")
     padded = keras.layers.Embedding(SYMBOLS, FEATURES, mask_zero=True)(symbols)
+    models["masked-mamba"] = keras.Model(symbols, Mamba()(padded))
     models["masked"] = keras.Model(symbols, S6Layer(4)(CoffeeLayer(4)(padded)))
     embedding = SymbolEmbedding(SYMBOLS, 16)
     hidden = CoffeeLayer(4)(embedding(symbols))
@@ -68,7 +78,7 @@ def build_models():
 
 def inputs_of(name):
     generator = np.random.default_rng(1)
-    if name in ("masked", "classifier", "softmin"):
+    if name in ("masked", "masked-mamba", "classifier", "softmin"):
         return [generator.integers(SYMBOLS, size=size).astype("int32") for size in SIZES]
     return [generator.normal(size=(*size, FEATURES)).astype("float32") for size in SIZES]
 
