@@ -90,14 +90,13 @@ class S6Layer(StateSpaceLayer):
         # One product of matrices for all three: each would read the inputs by itself.
         kernels = self.step_projection, self.input_projection, self.output_projection
         projected = self.project(inputs, ops.concatenate(kernels, axis=1))
-        dim = inputs.shape[-1]
-        delta, input_matrix, output_matrix = ops.split(projected, [dim, dim + self.n], axis=-1)
+        first, second = inputs.shape[-1], inputs.shape[-1] + self.n
         return selective_scan(
             inputs,
-            delta,
+            delta=projected[..., :first],
             transition=-ops.exp(ops.cast(self.log_transition, self.state_dtype)),
-            input_matrix=input_matrix,
-            output_matrix=output_matrix,
+            input_matrix=projected[..., first:second],
+            output_matrix=projected[..., second:],
             delta_softplus=True,
             initial_state=initial_state,
             mask=mask,

@@ -26,6 +26,8 @@ MODELS = (
     "both-ways",
     "handed-over",
     "masked",
+    "masked-mamba",
+    "mamba",
     "linear-scan",
     "linear-scan-reversed",
     "classifier",
