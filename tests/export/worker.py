@@ -60,7 +60,6 @@ def build_models():
     models["handed-over"] = keras.Model(features, handed_over)
     symbols = keras.Input((None,), dtype="int32", name="inputs")
     padded = keras.layers.Embedding(SYMBOLS, FEATURES, mask_zero=True)(symbols)
-    models["masked-mamba"] = keras.Model(symbols, Mamba()(padded))
     models["masked"] = keras.Model(symbols, S6Layer(4)(CoffeeLayer(4)(padded)))
     embedding = SymbolEmbedding(SYMBOLS, 16)
     hidden = CoffeeLayer(4)(embedding(symbols))
@@ -68,6 +67,8 @@ def build_models():
     models["softmin"] = keras.Model(symbols, SoftminLogits(embedding, last=1)(hidden))
     for name, layer in {"min-gru": MinGRU(4), "lru": LRU(4, n=3)}.items():
         models[name] = keras.Model(features, layer(features))
+    padded = keras.layers.Embedding(SYMBOLS, FEATURES, mask_zero=True)(symbols)
+    models["masked-mamba"] = keras.Model(symbols, Mamba()(padded))
     generator = np.random.default_rng(0)
     for model in models.values():
         for weight in model.weights:
