@@ -87,7 +87,8 @@ class S6Layer(StateSpaceLayer):
     def scan(
         self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        # One product of matrices for all three: each would read the inputs by itself.
+        # One product of matrices for all three: each would read the inputs by itself. It is cut by
+        # slices, because `ops.split` on PyTorch asks for sizes that an exporter does not know.
         kernels = self.step_projection, self.input_projection, self.output_projection
         projected = self.project(inputs, ops.concatenate(kernels, axis=1))
         first, second = inputs.shape[-1], inputs.shape[-1] + self.n
