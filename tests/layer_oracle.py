@@ -61,7 +61,7 @@ def run(layer, arrays, cotangents, mask):
         if rows:
             total = stack(rows, 0).sum(0)
             # A product of matrices may be summed over the batch in the dtype of its factors.
-            is_product = name.endswith(("_projection", "kernel", "skip"))
+            is_product = name.endswith(("_projection", "kernel", "skip")) and len(total.shape) > 1
             is_low = is_product or layer.variable_dtype in LOW_PRECISION
             gradients[name] = lowered(total, layer.compute_dtype) if is_low else total
     gradients["inputs"] = lowered(gradients["inputs"], layer.compute_dtype)
@@ -95,9 +95,26 @@ def equation(layer, weights, inputs, states, cotangents):
     if (name := type(layer).__name__) in others:
         return others[name](layer, w, inputs, states, cotangents)
     if name == "CoffeeLayer":
-        arrays = w | {"inputs": inputs} | states
-        return oracles.coffee(arrays, cotangents, layer.feedback)
+        return _coffee(layer, w, inputs, states["initial_state"], cotangents)
     return _selective(layer, w, inputs, states["initial_state"], cotangents)
+
+
+def _coffee(layer, w, inputs, state, cotangents):
+    dtype, arrays = layer.compute_dtype, w | {"inputs": inputs, "initial_state": state}
+    if layer.input_gate is None:
+        return oracles.coffee(arrays, cotangents, layer.feedback)
+    is_full, weight = layer.input_gate == "full", w["gate_projection"]
+    arrays["gate_inputs"] = _product(inputs, weight, dtype) if is_full else inputs * weight
+    results, by = oracles.coffee(arrays, cotangents, layer.feedback)
+    by_gate = by["gate_inputs"]
+    if is_full:
+        by_weight, by_inputs = (
+            _by_weight(inputs, by_gate, dtype),
+            _by_factor(by_gate, weight, dtype),
+        )
+    else:
+        by_weight, by_inputs = (by_gate * inputs).sum((0, 1)), by_gate * weight
+    return results, by | {"gate_projection": by_weight, "inputs": by["inputs"] + by_inputs}
 
 
 def _selective(layer, w, inputs, state, cotangents):

@@ -66,12 +66,20 @@ class TwoStates(RecurrentLayer):
 STATE_SPACE_LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
 LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU, CausalConv1D)
 
+COFFEE_OPTIONS = {
+    "output_filter": True,
+    "use_input_matrix": True,
+    "input_gate": "full",
+    "use_gate_bias": True,
+}
 # Layer, arguments, parameters at D = 3.
 CASES = {
     "coffee": (CoffeeLayer, {"n": 4}, 36),
     "coffee-filter": (CoffeeLayer, {"n": 4, "output_filter": True}, 48),
     "coffee-input-matrix": (CoffeeLayer, {"n": 4, "use_input_matrix": True}, 48),
-    "coffee-all": (CoffeeLayer, {"n": 4, "output_filter": True, "use_input_matrix": True}, 60),
+    "coffee-gate-feature": (CoffeeLayer, {"n": 4, "input_gate": "feature"}, 39),
+    "coffee-gate-bias": (CoffeeLayer, {"n": 4, "feedback": None, "use_gate_bias": True}, 48),
+    "coffee-all": (CoffeeLayer, {"n": 4, **COFFEE_OPTIONS}, 81),
     "coffee-linear": (CoffeeLayer, {"n": 4, "feedback": "linear"}, 36),
     "coffee-none": (CoffeeLayer, {"n": 4, "feedback": None}, 36),
     "s6": (S6Layer, {"n": 4}, 45),
@@ -168,6 +176,9 @@ def expected(layer, inputs, initial_state=None):
         return _causal_conv(layer, w, u, *states)
     arrays = {"inputs": u, "initial_state": np.float64(states[0])}
     if isinstance(layer, CoffeeLayer):
+        if layer.input_gate is not None:
+            by = w["gate_projection"]
+            arrays["gate_inputs"] = u @ by if layer.input_gate == "full" else u * by
         return oracles.values(oracles.coffee, w | arrays, layer.feedback)
     arguments = u @ w["step_projection"]
     if isinstance(layer, S6Layer):

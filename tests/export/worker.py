@@ -44,6 +44,7 @@ def build_models():
         "coffee-filtered": CoffeeLayer(
             4, output_filter=True, use_input_matrix=True, recompute=True
         ),
+        "coffee-gated": CoffeeLayer(4, input_gate="full", use_gate_bias=True),
         "coffee-without-feedback": CoffeeLayer(4, feedback=None),
         "one-state": CoffeeLayer(1),
         "s6": S6Layer(4),

@@ -28,6 +28,8 @@ COFFEE = st.fixed_dictionaries(
         "feedback": st.sampled_from(["sigmoid", "linear", None]),
         "output_filter": st.booleans(),
         "use_input_matrix": st.booleans(),
+        "input_gate": st.sampled_from([None, "feature", "full"]),
+        "use_gate_bias": st.booleans(),
     }
 )
 MIN_GRU = st.fixed_dictionaries(

@@ -10,6 +10,7 @@ from keras.src import testing
 from recurrent import (
     CASES,
     CHOSEN,
+    COFFEE_OPTIONS,
     ROUNDING,
     SHAPE,
     STATE_SPACE_LAYERS,
@@ -226,14 +227,21 @@ def test_linear_feedback_never_leaves_the_zero_state():
     assert not ops.convert_to_numpy(layer(random_inputs(*SHAPE))).any()
 
 
+def test_linear_feedback_leaves_the_zero_state_where_the_gate_sees_the_input():
+    for options in ({"input_gate": "feature"}, {"use_gate_bias": True}):
+        layer = randomized(CoffeeLayer(4, feedback="linear", **options))
+        assert ops.convert_to_numpy(layer(random_inputs(*SHAPE))).any()
+
+
 def test_trajectory_of_a_coffee_layer():
-    layer = randomized(CoffeeLayer(4, output_filter=True, use_input_matrix=True))
+    layer = randomized(CoffeeLayer(4, **COFFEE_OPTIONS))
     inputs = random_inputs(*SHAPE)
     states, gates = (ops.convert_to_numpy(x) for x in layer.trajectory(inputs))
     assert states.shape == gates.shape == (2, 9, 3, 4)
     w = {weight.name: ops.convert_to_numpy(weight) for weight in layer.weights}
     previous = np.concatenate([np.zeros((2, 1, 3, 4)), states[:, :-1]], 1)
-    np.testing.assert_allclose(gates, 1 / (1 + np.exp(-w["gate"] * previous)), atol=1e-6)
+    argument = w["gate"] * previous + (inputs @ w["gate_projection"])[..., None] + w["gate_bias"]
+    np.testing.assert_allclose(gates, 1 / (1 + np.exp(-argument)), atol=1e-6)
     change = w["transition"] * previous + w["input_matrix"] * inputs[..., None]
     np.testing.assert_allclose(states, previous + gates * change, atol=1e-5)
     read = (states * w["readout"]).sum(-1) / (1 + np.exp(-(states * w["output_gate"]).sum(-1)))
@@ -409,6 +417,12 @@ def test_what_is_complex_is_refused(use, name):
 def test_unknown_feedback_is_an_error():
     with pytest.raises(ValueError, match="`feedback` must be one of .*'sigmoid'.*'tanh'"):
         CoffeeLayer(2, feedback="tanh")
+
+
+def test_unknown_input_gate_is_an_error():
+    message = r"`input_gate` must be one of \(None, 'feature', 'full'\), received True"
+    with pytest.raises(ValueError, match=message):
+        CoffeeLayer(2, input_gate=True)
 
 
 def test_arguments_of_a_weight_that_the_layer_lacks_are_ignored():

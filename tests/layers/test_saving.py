@@ -12,6 +12,7 @@ import saved_models
 from recurrent import (
     CASES,
     CHOSEN,
+    COFFEE_OPTIONS,
     SHAPE,
     WITH_LINEARIZED_S6,
     make,
@@ -85,8 +86,7 @@ def unusual_arguments(layer_class):
         CoffeeLayer: {
             "n": 3,
             "feedback": "linear",
-            "output_filter": True,
-            "use_input_matrix": True,
+            **COFFEE_OPTIONS,
         },
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
         CausalConv1D: {"kernel_size": 3, "activation": "tanh", "use_bias": False},
@@ -134,8 +134,9 @@ def test_weight_names_and_order():
         assert [w.path.split("/")[-1] for w in layer.weights] == [w.name for w in layer.weights]
         return [weight.name for weight in layer.weights]
 
-    coffee = CoffeeLayer(2, output_filter=True, use_input_matrix=True)
-    assert names(coffee) == ["transition", "gate", "readout", "input_matrix", "output_gate"]
+    coffee = ["transition", "gate", "readout", "input_matrix", "output_gate"]
+    assert names(CoffeeLayer(2, output_filter=True, use_input_matrix=True)) == coffee
+    assert names(CoffeeLayer(2, **COFFEE_OPTIONS)) == [*coffee, "gate_projection", "gate_bias"]
     assert names(CoffeeLayer(2)) == ["transition", "gate", "readout"]
     assert names(CoffeeLayer(2, output_filter=True)) == [
         "transition",
