@@ -7,7 +7,7 @@ from keras import ops
 from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-from keras_coffee.layers import LRU, MinGRU, RecurrentLayer, StateSpec, WeightSpec
+from keras_coffee.layers import LRU, CausalConv1D, MinGRU, RecurrentLayer, StateSpec, WeightSpec
 from keras_coffee.ops import linear_scan
 
 
@@ -64,8 +64,14 @@ class TwoStates(RecurrentLayer):
 
 # Those with n states for each feature.
 STATE_SPACE_LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
-LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU)
+LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU, CausalConv1D)
 
+COFFEE_OPTIONS = {
+    "output_filter": True,
+    "use_input_matrix": True,
+    "input_gate": "full",
+    "use_gate_bias": True,
+}
 S6_OPTIONS = {
     "use_step_bias": True,
     "step_rank": 2,
@@ -77,7 +83,9 @@ CASES = {
     "coffee": (CoffeeLayer, {"n": 4}, 36),
     "coffee-filter": (CoffeeLayer, {"n": 4, "output_filter": True}, 48),
     "coffee-input-matrix": (CoffeeLayer, {"n": 4, "use_input_matrix": True}, 48),
-    "coffee-all": (CoffeeLayer, {"n": 4, "output_filter": True, "use_input_matrix": True}, 60),
+    "coffee-gate-feature": (CoffeeLayer, {"n": 4, "input_gate": "feature"}, 39),
+    "coffee-gate-bias": (CoffeeLayer, {"n": 4, "feedback": None, "use_gate_bias": True}, 48),
+    "coffee-all": (CoffeeLayer, {"n": 4, **COFFEE_OPTIONS}, 81),
     "coffee-linear": (CoffeeLayer, {"n": 4, "feedback": "linear"}, 36),
     "coffee-none": (CoffeeLayer, {"n": 4, "feedback": None}, 36),
     "s6": (S6Layer, {"n": 4}, 45),
@@ -86,10 +94,12 @@ CASES = {
     "min-gru": (MinGRU, {"units": 4}, 32),
     "min-gru-plain": (MinGRU, {"units": 4, "activation": None, "use_bias": False}, 24),
     "lru": (LRU, {"units": 4, "n": 5}, 97),
+    "causal-conv": (CausalConv1D, {"kernel_size": 4, "activation": "silu"}, 15),
+    "causal-conv-plain": (CausalConv1D, {"kernel_size": 2, "use_bias": False}, 6),
     "two-states": (TwoStates, {"n": 4}, 22),
 }
 # One case a layer, for what takes long.
-CHOSEN = ("coffee-all", "s6-all", "linearized-s6", "min-gru", "lru")
+CHOSEN = ("coffee-all", "s6-all", "linearized-s6", "min-gru", "lru", "causal-conv")
 # For what takes longer, and is about Keras more than about an equation: layers that are linear in
 # their state share masks, states and solvers, so where each is compiled some files take the one,
 # some the other by day.
@@ -163,32 +173,39 @@ def expected(layer, inputs, initial_state=None):
     w = {weight.name: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
     u = np.float64(inputs)
     states = initial_state or [0 * x for x in random_states(layer, len(u), u.shape[-1])]
-    if isinstance(layer, TwoStates):
-        return _two_states(w, u, *states)
-    if isinstance(layer, MinGRU):
-        return _min_gru(layer, w, u, *states)
-    if isinstance(layer, LRU):
-        return _lru(layer, w, u, *states)
-    arrays = {"inputs": u, "initial_state": np.float64(states[0])}
-    if isinstance(layer, CoffeeLayer):
-        return oracles.values(oracles.coffee, w | arrays, layer.feedback)
-    arguments = u @ w["step_projection"]
-    if isinstance(layer, S6Layer):
-        if "step_expansion" in w:
-            arguments = arguments @ w["step_expansion"]
-        arrays |= {
-            "delta": np.logaddexp(0, arguments + w.get("step_bias", 0.0)),
-            "transition": -np.exp(w["log_transition"]),
-            "input_matrix": u @ w["input_projection"] + w.get("input_bias", 0.0),
-            "output_matrix": u @ w["output_projection"] + w.get("output_bias", 0.0),
-            **({"skip": w["skip"]} if "skip" in w else {}),
-        }
-        return oracles.values(oracles.selective, arrays, layer.discretization)
-    arrays |= {"delta": 1 / (1 + np.exp(-arguments)), "output_matrix": w["readout"]}
+    return _EQUATIONS[type(layer).__name__](layer, w, u, *states)
+
+
+def _coffee(layer, w, u, state):
+    arrays = {"inputs": u, "initial_state": np.float64(state)}
+    if layer.input_gate is not None:
+        by = w["gate_projection"]
+        arrays["gate_inputs"] = u @ by if layer.input_gate == "full" else u * by
+    return oracles.values(oracles.coffee, w | arrays, layer.feedback)
+
+
+def _s6(layer, w, u, state):
+    step = u @ w["step_projection"]
+    step = step @ w["step_expansion"] if "step_expansion" in w else step
+    arrays = {
+        "inputs": u,
+        "initial_state": np.float64(state),
+        "delta": np.logaddexp(0, step + w.get("step_bias", 0.0)),
+        "transition": -np.exp(w["log_transition"]),
+        "input_matrix": u @ w["input_projection"] + w.get("input_bias", 0.0),
+        "output_matrix": u @ w["output_projection"] + w.get("output_bias", 0.0),
+        **({"skip": w["skip"]} if "skip" in w else {}),
+    }
+    return oracles.values(oracles.selective, arrays, layer.discretization)
+
+
+def _linearized_s6(layer, w, u, state):
+    arrays = {"inputs": u, "initial_state": np.float64(state), "output_matrix": w["readout"]}
+    arrays["delta"] = oracles.sigmoid(u @ w["step_projection"])
     return oracles.values(oracles.selective, w | arrays, "euler")
 
 
-def _two_states(w, u, turning, leaky):
+def _two_states(layer, w, u, turning, leaky):
     outputs = []
     for t in range(u.shape[1]):
         turning = 0.9 * np.exp(1j * w["angle"]) * turning + u[:, t] @ w["input_projection"]
@@ -221,3 +238,25 @@ def _lru(layer, w, u, state):
         state = decay * state + np.exp(w["log_scale"]) * (u[:, t] @ b)
         outputs.append((state @ c).real + u[:, t] @ w["skip"])
     return np.stack(outputs, 1), state
+
+
+def _causal_conv(layer, w, u, window):
+    outputs = []
+    for t in range(u.shape[1]):
+        window = np.concatenate([window, u[:, t : t + 1]], 1)
+        y = (w["kernel"] * window).sum(1) + w.get("bias", 0.0)
+        is_silu = layer.get_config()["activation"] == "silu"
+        outputs.append(y * oracles.sigmoid(y) if is_silu else y)
+        window = window[:, 1:]
+    return np.stack(outputs, 1), window
+
+
+_EQUATIONS = {
+    "CoffeeLayer": _coffee,
+    "S6Layer": _s6,
+    "LinearizedS6Layer": _linearized_s6,
+    "MinGRU": _min_gru,
+    "LRU": _lru,
+    "CausalConv1D": _causal_conv,
+    "TwoStates": _two_states,
+}

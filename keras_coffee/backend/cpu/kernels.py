@@ -36,8 +36,8 @@ class Recurrence(NamedTuple):
 
 RECURRENCES = {
     "coffee": Recurrence(
-        sequences=("inputs", "mask"),
-        weights=("transition", "gate", "readout", "input_matrix", "output_gate"),
+        sequences=("inputs", "gate_inputs", "mask"),
+        weights=("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias"),
         constant=("mask",),
     ),
     "selective": Recurrence(
@@ -92,7 +92,8 @@ class Kernel:
 
 def is_available(include: str | None = None) -> bool:
     """Whether there is a compiler for them."""
-    sequences, weights = ((), None), ((), (), (), None, None)  # as most layers have them
+    # As most layers have them.
+    sequences, weights = ((), None, None), ((), (), (), None, None, None)
     macros = _macros("coffee", sequences, weights, "float32", {"feedback": "sigmoid"})
     return compiler.is_available("coffee.c", include, **macros)
 
