@@ -91,6 +91,7 @@ def equation(layer, weights, inputs, states, cotangents):
     w = {name: Rounded(weight) for name, weight in weights.items()}
     inputs, states = Rounded(inputs), {name: Rounded(state) for name, state in states.items()}
     others = {"TwoStates": _two_states, "MinGRU": _min_gru, "LRU": _lru}
+    others["CausalConv1D"] = _causal_conv
     if (name := type(layer).__name__) in others:
         return others[name](layer, w, inputs, states, cotangents)
     if name == "CoffeeLayer":
@@ -225,6 +226,33 @@ def _lru(layer, w, inputs, states, cotangents):
         "input_kernel": _by_weight(inputs, by_driven, dtype),
         "output_kernel": _by_weight(read, cotangents[0], dtype),
         "skip": _by_weight(inputs, cotangents[0], dtype),
+    }
+
+
+def _causal_conv(layer, w, inputs, states, cotangents):
+    kernel, state = _low(w["kernel"], layer.compute_dtype), states["initial_state"]
+    size, length = layer.kernel_size, inputs.shape[1]
+    known = [state[:, k] for k in range(size - 1)] + [inputs[:, t] for t in range(length)]
+    windows = [stack(known[k : k + length], 1) for k in range(size)]
+    argument = sum((window * kernel[k] for k, window in enumerate(windows)), Rounded(0.0))
+    argument = argument + w["bias"] if layer.use_bias else argument
+    outputs, slope = argument, 1.0
+    if layer.get_config()["activation"] == "silu":
+        outputs = argument * oracles.sigmoid(argument)
+        slope = oracles.sigmoid(argument) + argument * oracles.sigmoid_slope(argument)
+    by_argument = as_rounded(cotangents[0] * slope)
+    by_known = [cotangents[1][:, k - length] for k in range(length, len(known))]
+    by_known = [Rounded(np.zeros(state[:, 0].shape))] * length + by_known if size > 1 else []
+    by_known = by_known or [Rounded(np.zeros(inputs[:, 0].shape))] * length
+    for k in range(size):
+        for t in range(length):
+            by_known[t + k] = by_known[t + k] + by_argument[:, t] * kernel[k]
+    by_kernel = [(window * by_argument).sum((0, 1)) for window in windows]
+    return (outputs, stack(known[length:], 1) if size > 1 else state), {
+        "inputs": stack(by_known[size - 1 :], 1),
+        "initial_state": stack(by_known[: size - 1], 1) if size > 1 else state,
+        "kernel": stack(by_kernel, 0),
+        **({"bias": by_argument.sum((0, 1))} if layer.use_bias else {}),
     }
 
 

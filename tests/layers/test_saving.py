@@ -23,7 +23,7 @@ from recurrent import (
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.constraints import Interval
-from keras_coffee.layers import LRU, MinGRU
+from keras_coffee.layers import LRU, CausalConv1D, MinGRU
 from keras_coffee.solvers import Sequential
 
 BATCH, LENGTH, DIM = SHAPE
@@ -89,10 +89,11 @@ def unusual_arguments(layer_class):
             **COFFEE_OPTIONS,
         },
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
+        CausalConv1D: {"kernel_size": 3, "activation": "tanh", "use_bias": False},
         LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
     }.get(layer_class, {"n": 3})
     # A weight that a layer does not have has no rules.
-    weights = [w for w in layer_class.WEIGHTS if layer_class is not MinGRU or w != "bias"]
+    weights = [w for w in layer_class.WEIGHTS if w != "bias"]
     for weight in weights:
         arguments[f"{weight}_initializer"] = keras.initializers.Constant(-0.5)
         arguments[f"{weight}_regularizer"] = keras.regularizers.L2(0.25)
@@ -150,6 +151,7 @@ def test_weight_names_and_order():
     assert names(LinearizedS6Layer(2)) == linearized
     assert names(MinGRU(2)) == ["kernel", "bias"]
     assert names(MinGRU(2, use_bias=False)) == ["kernel"]
+    assert names(CausalConv1D(2)) == ["kernel", "bias"]
     scales = ["log_decay", "log_phase", "log_scale"]
     assert names(LRU(2, n=2)) == [*scales, "input_kernel", "output_kernel", "skip"]
 
@@ -306,9 +308,9 @@ def test_weights_of_a_layer_with_other_options_are_refused(saved, loaded, has, g
 def test_weights_for_another_size_are_refused(name, tmp_path):
     layer = make(name)
     model_of(layer).save_weights(tmp_path / "model.weights.h5")
-    size = "n" if hasattr(layer, "n") else "units"
+    size = next(name for name in ("n", "units", "kernel_size") if hasattr(layer, name))
     other = type(layer).from_config({**layer.get_config(), size: 8})
-    shapes = r"(?s)\((3, 8|8,|3, 16)\).*[(\[](3, 4|[45],?|3, 8)[)\]]"
+    shapes = r"(?s)\((3, 8|8,|3, 16|8, 3)\).*[(\[](3, 4|[45],?|3, 8|4, 3)[)\]]"
     with pytest.raises(ValueError, match=shapes):
         model_of(other).load_weights(tmp_path / "model.weights.h5")
 
