@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -274,7 +275,7 @@ def _precise(dtype: str | None) -> str:
     return "float64" if (dtype or keras.config.floatx()) == "float64" else "float32"
 
 
-_NAMED = {
+_NAMED: dict[str, Callable[[], keras.initializers.Initializer]] = {
     "standard_normal": StandardNormal,
     # λ of models that add λΔ to 1: time constants from one step to fifty, at Δ = 1.
     "forgetting": functools.partial(keras.initializers.RandomUniform, -1.0, -0.02),

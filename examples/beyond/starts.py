@@ -18,9 +18,23 @@ import numpy as np
 from models import LAYERS, MODELS
 from series import TASKS
 
-import keras_coffee
-
 RESULTS = pathlib.Path("results/starts")
+PAGE = pathlib.Path("docs/starts.md")
+MARKS = "<!-- tables -->", "<!-- end of tables -->"
+TITLES = {
+    "gru": "GRU",
+    "coffee": "COFFEE",
+    "coffee_paper": "COFFEE, paper",
+    "s6": "S6",
+    "s6_paper": "S6, paper",
+    "s6_mamba": "S6, Mamba's",
+}
+TASK_TITLES = {
+    "weather": "The quick start's series, error in degrees",
+    "seasonal": "A season with level shifts, error",
+    "co2": "CO₂ on Mauna Loa, 26 weeks ahead, error in ppm",
+    "vowels": "JapaneseVowels, share of right answers",
+}
 # Epochs and Adam's rate, the same for every layer.
 TRAINING = {
     "weather": (8, 0.01),
@@ -80,19 +94,39 @@ def run_all(names, seeds):
                 print(f"{file.stem}: {found['score']:.4f}", flush=True)
 
 
-def table():
-    """The scores of each row over its seeds."""
+def report():
+    """Writes the tables into the page, between its two marks."""
     scores = collections.defaultdict(list)
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())
         scores[result["task"], result["model"], result["layer"]].append(result["score"])
-    return scores
+    head = ["| | " + " | ".join(TITLES.values()) + " |", "|---" * (len(TITLES) + 1) + "|"]
+    lines = []
+    for task, title in TASK_TITLES.items():
+        lines += [f"**{title}**", "", *head]
+        for model in MODELS:
+            cells = [cell(scores[task, model, layer]) for layer in TITLES]
+            lines.append(f"| {model} | " + " | ".join(cells) + " |")
+        lines.append("")
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    text = "\n".join(lines)
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}")
+
+
+def cell(scores):
+    if not scores:
+        return ""
+    mean, spread = np.mean(scores), np.std(scores)
+    return f"{mean:.3f} ± {spread:.3f} ({len(scores)})"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(TASKS)}; default: all")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(TASKS)}, or report; default: all")
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
-    print(f"keras_coffee {keras_coffee.__version__}")
-    run_all(arguments.names or list(TASKS), arguments.seeds)
+    if arguments.names == ["report"]:
+        report()
+    else:
+        run_all(arguments.names or list(TASKS), arguments.seeds)

@@ -302,7 +302,7 @@ def test_keras_own_battery():
         init_kwargs={"layer": make("coffee-all")},
         input_shape=SHAPE,
         expected_output_shape=(BATCH, 2 * (HEIGHT + WIDTH)),
-        expected_num_trainable_weights=4 * 5,
+        expected_num_trainable_weights=4 * 7,
         expected_num_non_trainable_weights=0,
         expected_num_seed_generators=0,
         expected_num_losses=0,
