@@ -77,7 +77,7 @@ class Block(RecurrentLayer):
 
     def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
         super().build(inputs_shape, initial_state_shape)
-        dim = inputs_shape[-1]
+        dim = self._dim
         if self.mixer.output_size(dim) != dim:
             raise ValueError(
                 f"`mixer` must have as many outputs as inputs, {dim} here, but {self.mixer.name!r} "
@@ -85,7 +85,8 @@ class Block(RecurrentLayer):
                 "MambaMixer, which projects them."
             )
         self.norm.build(inputs_shape)
-        self.mixer.build(inputs_shape)
+        if not self.mixer.built:  # as one is that comes from a file
+            self.mixer.build(inputs_shape)
 
     def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         if initial_state is None:

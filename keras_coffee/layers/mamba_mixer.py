@@ -180,8 +180,9 @@ class MambaMixer(RecurrentLayer):
     def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
         super().build(inputs_shape, initial_state_shape)
         for layer in (self.convolution, self.mixer):
-            if layer is not None:
-                layer.build((*inputs_shape[:2], self.expand * inputs_shape[-1]))
+            # A layer that comes from a file is built already.
+            if layer is not None and not layer.built:
+                layer.build((*inputs_shape[:2], self.expand * self._dim))
 
     def scan(
         self, inputs: Tensor, initial_state: Any, mask: Tensor | None
