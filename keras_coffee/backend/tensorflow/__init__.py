@@ -1,8 +1,8 @@
 """What TensorFlow supplies: fused scans, and the primitives that solvers are built from."""
 
 from keras_coffee.backend.tensorflow.fused import implementation as implementation
-from keras_coffee.backend.tensorflow.fused import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.tensorflow.fused import linear_scan as linear_scan
+from keras_coffee.backend.tensorflow.portable import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.tensorflow.primitives import associative_scan as associative_scan
 from keras_coffee.backend.tensorflow.primitives import can_iterate as can_iterate
 from keras_coffee.backend.tensorflow.primitives import compiled as compiled

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_coffee.backend.tensorflow.fused import differentiable_once, is_converted_to_onnx
+from keras_coffee.backend.tensorflow.portable import differentiable_once, is_converted_to_onnx
 
 
 def associative_scan(combine, elements, *, reverse=False):
