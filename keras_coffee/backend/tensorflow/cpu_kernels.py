@@ -1,5 +1,6 @@
 """The kernels of `backend/cpu` as operations of TensorFlow, with their gradients."""
 
+import concurrent.futures
 import functools
 import os
 import threading
@@ -82,11 +83,12 @@ def scan_operations(recurrence, count, dtype):
     present = tuple(x is not None for x in places)
     options = tuple(recurrence.options.items())
     operations = _scan_library(recurrence.kernel, present, dtype.name, options)
-    tensors = _example_of_scan(recurrence.kernel, places, mask, dtype)
     _check(
         lambda *x: _scan(operations, recurrence, False, x),
         lambda *x: portable.scan(recurrence, False, *x),
-        tensors,
+        _example_shapes(recurrence.kernel, places),
+        dtype,
+        mask,
     )
     return operations
 
@@ -171,11 +173,11 @@ def linear_operations(dtype, reverse, is_per_sequence, is_per_step):
 
     _register(operations, gradient)
     batch, length = 2 if is_per_sequence else 1, 3 if is_per_step else 1
-    tensors = _example([(batch, length, 2), (2, 3, 2), (2, 2)], dtype)
     _check(
         lambda *x: [linear_scan(operations, *x)],
         lambda decay, *x: [portable.linear(reverse, tf.broadcast_to(decay, (2, 3, 2)), *x)],
-        tensors,
+        [(batch, length, 2), (2, 3, 2), (2, 2)],
+        dtype,
     )
     return operations
 
@@ -192,18 +194,25 @@ def linear_scan(operations, decay, inputs, initial_state):
 # nobody tried.
 
 
-def _check(kernel, loop, tensors):
-    with tf.init_scope():
-        try:
-            results, expected = (_results_and_gradients(run, tensors) for run in (kernel, loop))
-        except tf.errors.OpError as error:
-            raise compiler.CompilationError(f"a compiled kernel fails: {error}") from error
+def _check(kernel, loop, shapes, dtype, mask=None):
+    """Compares them on tensors of these shapes, of which one may be a mask."""
+    try:
+        # In a thread of its own no graph is built and no tape records, whatever calls.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            results, expected = pool.map(
+                lambda run: _results_and_gradients(run, shapes, dtype, mask), (kernel, loop)
+            )
+    except tf.errors.OpError as error:
+        raise compiler.CompilationError(f"a compiled kernel fails: {error}") from error
     pairs = zip(results, expected, strict=True)
     if not all(np.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs):
         raise compiler.CompilationError("a compiled kernel computes something else than the loop")
 
 
-def _results_and_gradients(run, tensors):
+def _results_and_gradients(run, shapes, dtype, mask):
+    generator = np.random.default_rng(0)
+    tensors = [tf.constant(generator.uniform(-1, 1, shape), dtype) for shape in shapes]
+    tensors = [x > 0 if k == mask else x for k, x in enumerate(tensors)]
     moving = [x for x in tensors if portable.is_differentiable(x)]
     with tf.GradientTape() as tape:
         tape.watch(moving)
@@ -211,18 +220,10 @@ def _results_and_gradients(run, tensors):
     return [x.numpy() for x in (*results, *tape.gradient(results, moving))]
 
 
-def _example_of_scan(name, places, mask, dtype):
-    """Small tensors in the order of a recurrence, from the `places` in it of those of a kernel."""
+def _example_shapes(name, places):
+    """Small shapes for a recurrence, in its order, from the `places` in it of a kernel's arrays."""
     definition = kernels.RECURRENCES[name]
     pairs = zip(places, definition.names, strict=True)
     axes = {k: definition.axes(x) for k, x in pairs if k is not None}
     sizes = {"B": 2, "T": 3, "D": 3, "n": 2}
-    shapes = [tuple(sizes[x] for x in axes[k]) for k in sorted(axes)]
-    tensors = _example([*shapes, tuple(sizes[x] for x in "BDn")], dtype)
-    return [x > 0 if k == mask else x for k, x in enumerate(tensors)]
-
-
-def _example(shapes, dtype):
-    generator = np.random.default_rng(0)
-    with tf.init_scope():
-        return [tf.constant(generator.uniform(-1, 1, shape), dtype) for shape in shapes]
+    return [tuple(sizes[x] for x in each) for each in (*(axes[k] for k in sorted(axes)), "BDn")]
