@@ -103,17 +103,24 @@ def is_differentiable(x):
     return x.dtype.is_floating or x.dtype.is_complex
 
 
-def refused(x):
-    """Stands where a second derivative by `x` would, and raises when it is computed."""
-    if not is_differentiable(x):
-        return None
+def second_derivatives(tensors, *grads):
+    """What stands for them: it raises when it is computed."""
     if tf.executing_eagerly():
         _refuse()
-    # Without state it is left out where nobody needs it; XLA fails to compile it, and says its name.
+    # Of a gradient, because what was computed forward is out of reach in some functions. Without
+    # state it is left out where nobody needs it; XLA can't compile it, and names it.
+    grad = next(x for x in grads if x is not None)
     name = "keras_coffee_has_no_second_derivatives_on_tensorflow"
-    result = tf.numpy_function(_refuse, [x], x.dtype, stateful=False, name=name)
-    result.set_shape(x.shape)
-    return result
+    refused = [
+        tf.numpy_function(_refuse, [grad], x.dtype, stateful=False, name=name)
+        if is_differentiable(x)
+        else None
+        for x in tensors
+    ]
+    for result, x in zip(refused, tensors, strict=True):
+        if result is not None:
+            result.set_shape(x.shape)
+    return refused
 
 
 def _refuse(*arguments):
@@ -130,7 +137,7 @@ def _never_differentiated(function, kept, arguments, grads):
     def call(*tensors):
         results = function(tensors[:first], tensors[first:last], tensors[last:])
 
-        return list(results), lambda *_: [refused(x) for x in tensors]
+        return list(results), functools.partial(second_derivatives, tensors)
 
     results = call(*kept, *arguments, *grads)
     return results if isinstance(results, list | tuple) else [results]
