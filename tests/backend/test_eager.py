@@ -26,7 +26,7 @@ from keras_coffee.backend.torch.eager import scan_cell as eager_scan
 from keras_coffee.ops import coffee_scan
 
 CACHES = [
-    getattr(compiler, name) for name in ("compiler", "is_available", "library", "_folder", "_warn")
+    getattr(compiler, name) for name in ("compiler", "is_available", "library", "_folder", "warn")
 ]
 
 

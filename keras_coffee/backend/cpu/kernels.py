@@ -175,7 +175,7 @@ def scan(
         return _sum(getattr(blocks, parts), shape_of[name]) if parts else Result(shape_of[name])
 
     state = Result((batch, dim, n))
-    results = [Result(shape_of[names[0]]), state, Result((blocks.kept,))]
+    results: list[Result | None] = [Result(shape_of[names[0]]), state, Result((blocks.kept,))]
     if direction == "backward":
         results = [*map(gradient, names), state]
     macros = _macros(name, [x is not None for x in own], dtype, options)

@@ -2,13 +2,13 @@
 
 from keras_coffee.backend.tensorflow.fused import implementation as implementation
 from keras_coffee.backend.tensorflow.fused import linear_scan as linear_scan
-from keras_coffee.backend.tensorflow.portable import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.tensorflow.primitives import associative_scan as associative_scan
 from keras_coffee.backend.tensorflow.primitives import can_iterate as can_iterate
 from keras_coffee.backend.tensorflow.primitives import compiled as compiled
 from keras_coffee.backend.tensorflow.primitives import device_kind as device_kind
 from keras_coffee.backend.tensorflow.primitives import exponent as exponent
 from keras_coffee.backend.tensorflow.primitives import implicit_states as implicit_states
+from keras_coffee.backend.tensorflow.primitives import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.tensorflow.primitives import (
     may_be_differentiated as may_be_differentiated,
 )

@@ -5,13 +5,13 @@ import functools
 import os
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_coffee.backend.cpu import blocks, compiler, kernels
-from keras_coffee.backend.tensorflow import portable
+from keras_coffee.backend.tensorflow import gradients, portable
 
 try:  # Whether a tape may be there. It is not public, and nothing that is says it.
     from tensorflow.python.eager.record import could_possibly_record as _may_be_recorded
@@ -24,9 +24,9 @@ except ImportError:
 class Operations(NamedTuple):
     """Both directions of a kernel, and their names."""
 
-    forward: object
-    backward: object
-    names: tuple[str, str]
+    forward: Any
+    backward: Any
+    names: tuple[str, ...]
 
 
 def _load(path):
@@ -38,7 +38,7 @@ def _load(path):
     key = Path(path).stem.rpartition("-")[2]
     ends = [f"_{x}_{key}_unless_KERAS_COFFEE_KERNELS_is_0" for x in ("forward", "backward")]
     functions = [getattr(module, f"keras_coffee{x}".lower()) for x in ends]
-    return Operations(*functions, tuple(f"KerasCoffee{x}" for x in ends))
+    return Operations(functions[0], functions[1], tuple(f"KerasCoffee{x}" for x in ends))
 
 
 _TENSORFLOW = compiler.Caller(
@@ -66,7 +66,6 @@ def _once(make):
         with _lock:  # two threads would register the same gradient
             return make_or_warn(*arguments)
 
-    made.cache_clear = make_or_warn.cache_clear
     return made
 
 
@@ -120,7 +119,7 @@ def _scan_library(name, present, dtype, options):
 def _register(operations, gradient):
     forward, backward = operations.names
     tf.RegisterGradient(forward)(gradient)
-    tf.RegisterGradient(backward)(lambda op, *x: portable.second_derivatives(op.inputs, *x))
+    tf.RegisterGradient(backward)(lambda op, *x: gradients.second_derivatives(op.inputs, *x))
 
 
 def scan_cell(operations, recurrence, *tensors, recompute):
@@ -213,7 +212,7 @@ def _results_and_gradients(run, shapes, dtype, mask):
     generator = np.random.default_rng(0)
     tensors = [tf.constant(generator.uniform(-1, 1, shape), dtype) for shape in shapes]
     tensors = [x > 0 if k == mask else x for k, x in enumerate(tensors)]
-    moving = [x for x in tensors if portable.is_differentiable(x)]
+    moving = [x for x in tensors if gradients.is_differentiable(x)]
     with tf.GradientTape() as tape:
         tape.watch(moving)
         results = run(*tensors)

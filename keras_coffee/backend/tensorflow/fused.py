@@ -20,7 +20,7 @@ def _is_compiled_by_xla(x):
 
 
 def _is_exported(x):
-    """Whether the function that is traced goes into a file, which runs where this package is not."""
+    """Whether the function that is traced goes into a file, for where this package is not."""
     return not tf.executing_eagerly() and is_exporter_calling()
 
 
@@ -38,10 +38,10 @@ def implementation(recurrence, x):
     return scan_cell
 
 
-def scan_cell(recurrence, *tensors, recompute):
+def scan_cell(recurrence, *given, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
     # Variables are read out here: a compiled function would treat each as a case of its own.
-    tensors = [tf.convert_to_tensor(x) for x in tensors]
+    tensors = [tf.convert_to_tensor(x) for x in given]
     operations = None
     if not any(holds(tensors[0]) for holds in PORTABLE):
         operations = cpu_kernels.scan_operations(recurrence, len(tensors), tensors[-1].dtype)

@@ -1,4 +1,4 @@
-"""Scans in TensorFlow's own operations: `tf.while_loop` both ways, compiled by XLA whoever calls them.
+"""Scans in TensorFlow's own operations: `tf.while_loop` both ways, compiled whoever calls them.
 
 Keras does not compile models on machines without a GPU, and an op-by-op loop is five to ten times
 slower there. So each scan is a compiled function of its own. The loops are time-major.
@@ -8,7 +8,8 @@ import functools
 
 import tensorflow as tf
 
-from keras_coffee._conversion import is_onnx_converter_calling
+from keras_coffee.backend.tensorflow.gradients import differentiable_once, is_differentiable
+from keras_coffee.backend.tensorflow.primitives import is_converted_to_onnx
 
 
 def scan_cell(recurrence, *tensors, recompute):
@@ -17,9 +18,7 @@ def scan_cell(recurrence, *tensors, recompute):
     batch, length = state[0].shape[0], inputs[0].shape[1]
     inputs = [_with_batch(x, batch) for x in inputs]
     masks = [] if mask is None else [_with_batch(mask, batch)]
-    outputs, *final_state = _program(scan, recurrence, recompute)(
-        *inputs, *masks, *weights, *state
-    )
+    outputs, *final_state = _program(scan, recurrence, recompute)(*inputs, *masks, *weights, *state)
     # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for known
     # ones, forgets more. Layers that come later may need to know.
     outputs.set_shape([inputs[0].shape[0], length, *outputs.shape[2:]])
@@ -58,89 +57,6 @@ def _with_batch(x, batch):
         return x
     name = "inputs_must_have_the_batch_size_of_the_state"
     return tf.ensure_shape(x, [batch, *x.shape[1:]], name)
-
-
-def is_converted_to_onnx():
-    """Whether the model is traced for a converter to ONNX.
-
-    It cannot look into a function compiled by XLA, and writes a file that no runtime loads.
-    """
-    return not tf.executing_eagerly() and is_onnx_converter_calling()
-
-
-# The driver.
-
-
-def differentiable_once(forward, backward, *arguments):
-    """Calls `forward(*arguments) -> results, kept`, with `backward` as its gradient.
-
-    `backward(kept, arguments, grads)` returns a gradient for each argument that can have one. What
-    is kept is a list of floating-point tensors: integers of the forward pass, even those of a
-    transposition or a length, would have to be known when XLA compiles, and when a compiled
-    function calls this one, TensorFlow then takes all arguments for constants and compiles again at
-    every step.
-
-    Second derivatives are refused when they are computed. TensorFlow prepares them even where nobody
-    asks, under a persistent tape for instance, and cannot for loops that XLA compiles; so it must not
-    see these.
-    """
-
-    @tf.custom_gradient
-    def call(*arguments):
-        results, kept = forward(*arguments)
-        kept = [tf.stop_gradient(x) for x in kept]
-
-        def gradient(*grads):
-            results = iter(_never_differentiated(backward, kept, arguments, grads))
-            return [next(results) if is_differentiable(x) else None for x in arguments]
-
-        return results, gradient
-
-    return call(*arguments)
-
-
-def is_differentiable(x):
-    return x.dtype.is_floating or x.dtype.is_complex
-
-
-def second_derivatives(tensors, *grads):
-    """What stands for them: it raises when it is computed."""
-    if tf.executing_eagerly():
-        _refuse()
-    # Of a gradient, because what was computed forward is out of reach in some functions. Without
-    # state it is left out where nobody needs it; XLA can't compile it, and names it.
-    grad = next(x for x in grads if x is not None)
-    name = "keras_coffee_has_no_second_derivatives_on_tensorflow"
-    refused = [
-        tf.numpy_function(_refuse, [grad], x.dtype, stateful=False, name=name)
-        if is_differentiable(x)
-        else None
-        for x in tensors
-    ]
-    for result, x in zip(refused, tensors, strict=True):
-        if result is not None:
-            result.set_shape(x.shape)
-    return refused
-
-
-def _refuse(*arguments):
-    raise NotImplementedError(
-        "The scans of keras_coffee have no second derivatives on TensorFlow. Use the JAX backend, or "
-        "leave out the tape around the gradient."
-    )
-
-
-def _never_differentiated(function, kept, arguments, grads):
-    first, last = len(kept), len(kept) + len(arguments)
-
-    @tf.custom_gradient
-    def call(*tensors):
-        results = function(tensors[:first], tensors[first:last], tensors[last:])
-
-        return list(results), functools.partial(second_derivatives, tensors)
-
-    results = call(*kept, *arguments, *grads)
-    return results if isinstance(results, list | tuple) else [results]
 
 
 def scan(recurrence, recompute, *tensors):
