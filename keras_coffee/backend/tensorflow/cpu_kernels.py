@@ -62,6 +62,7 @@ def _once(make):
             compiler.warn(str(error))
             return None
 
+    @functools.wraps(make)
     def made(*arguments):
         with _lock:  # two threads would register the same gradient
             return make_or_warn(*arguments)
@@ -83,7 +84,7 @@ def scan_operations(recurrence, count, dtype):
     options = tuple(recurrence.options.items())
     operations = _scan_library(recurrence.kernel, present, dtype.name, options)
     _check(
-        lambda *x: _scan(operations, recurrence, False, x),
+        lambda *x: _run_scan(operations, recurrence, False, x),
         lambda *x: portable.scan(recurrence, False, *x),
         _example_shapes(recurrence.kernel, places),
         dtype,
@@ -124,14 +125,14 @@ def _register(operations, gradient):
 
 def scan_cell(operations, recurrence, *tensors, recompute):
     """Outputs `(B, T, D)` and the final state, as `portable.scan_cell` returns them."""
-    outputs, final_state = _scan(operations, recurrence, recompute, tensors)
+    outputs, final_state = _run_scan(operations, recurrence, recompute, tensors)
     if not tf.executing_eagerly():
         outputs.set_shape([tensors[-1].shape[0], None, None])
         final_state.set_shape([tensors[0].shape[0], None, None])
     return outputs, [final_state]
 
 
-def _scan(operations, recurrence, recompute, tensors):
+def _run_scan(operations, recurrence, recompute, tensors):
     inputs, mask, weights, (state,) = recurrence.split(tensors)
     mask = None if mask is None else tf.cast(mask, state.dtype)
     arguments = [x for x in recurrence.arguments(inputs, mask, weights) if x is not None]
@@ -156,9 +157,22 @@ def linear_operations(dtype, reverse, is_per_sequence, is_per_step):
     """Operations for decays as `cpu.kernels.linear` takes them, or None if there are none."""
     if dtype not in (tf.float32, tf.float64, tf.complex64, tf.complex128):
         return None
+    operations = _linear_library(dtype.name, reverse, is_per_sequence, is_per_step)
+    batch, length = 2 if is_per_sequence else 1, 3 if is_per_step else 1
+    _check(
+        lambda *x: [_run_linear(operations, x)],
+        lambda decay, *x: [portable.linear(reverse, tf.broadcast_to(decay, (2, 3, 2)), *x)],
+        [(batch, length, 2), (2, 3, 2), (2, 2)],
+        dtype,
+    )
+    return operations
+
+
+@functools.cache
+def _linear_library(dtype, reverse, is_per_sequence, is_per_step):
     operations = kernels.linear_library(
         _TENSORFLOW,
-        dtype=dtype.name,
+        dtype=dtype,
         reverse=reverse,
         is_per_sequence=is_per_sequence,
         is_per_step=is_per_step,
@@ -171,22 +185,19 @@ def linear_operations(dtype, reverse, is_per_sequence, is_per_step):
         )
 
     _register(operations, gradient)
-    batch, length = 2 if is_per_sequence else 1, 3 if is_per_step else 1
-    _check(
-        lambda *x: [linear_scan(operations, *x)],
-        lambda decay, *x: [portable.linear(reverse, tf.broadcast_to(decay, (2, 3, 2)), *x)],
-        [(batch, length, 2), (2, 3, 2), (2, 2)],
-        dtype,
-    )
     return operations
 
 
 def linear_scan(operations, decay, inputs, initial_state):
     """All states `(B, T, ...)`."""
-    states = operations.forward(decay, inputs, initial_state, keep=0, threads=_threads())
+    states = _run_linear(operations, (decay, inputs, initial_state))
     if not tf.executing_eagerly():
         states.set_shape([initial_state.shape[0], *[None] * (inputs.shape.rank - 1)])
     return states
+
+
+def _run_linear(operations, tensors):
+    return operations.forward(*tensors, keep=0, threads=_threads())
 
 
 # One call of each against the loop, because a compiler or a version of TensorFlow may be one that

@@ -41,20 +41,17 @@ def second_derivatives(tensors, *grads):
     """What stands for them: it raises when it is computed."""
     if tf.executing_eagerly():
         _refuse()
+    grad = next(x for x in grads if x is not None)
+    return [_refused(x, grad) if is_differentiable(x) else None for x in tensors]
+
+
+def _refused(x, grad):
     # Of a gradient, because what was computed forward is out of reach in some functions. Without
     # state it is left out where nobody needs it; XLA can't compile it, and names it.
-    grad = next(x for x in grads if x is not None)
     name = "keras_coffee_has_no_second_derivatives_on_tensorflow"
-    refused = [
-        tf.numpy_function(_refuse, [grad], x.dtype, stateful=False, name=name)
-        if is_differentiable(x)
-        else None
-        for x in tensors
-    ]
-    for result, x in zip(refused, tensors, strict=True):
-        if result is not None:
-            result.set_shape(x.shape)
-    return refused
+    result = tf.numpy_function(_refuse, [grad], x.dtype, stateful=False, name=name)
+    result.set_shape(x.shape)
+    return result
 
 
 def _refuse(*arguments):
