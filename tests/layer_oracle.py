@@ -9,7 +9,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import oracles
-from rounding import ELEMENTARY, Rounded, as_rounded, elementary, stack
+from rounding import ELEMENTARY, Rounded, as_rounded, stack
 
 # Units of rounding and half the spacing of the smallest numbers, in units of float32.
 LOW_PRECISION = {"bfloat16": (2.0**16, 0.0), "float16": (2.0**13, 0.5)}
@@ -105,7 +105,7 @@ def _selective(layer, w, inputs, state, cotangents):
     if is_s6:
         projected |= {"input_matrix": "input_projection", "output_matrix": "output_projection"}
     products = {k: _product(inputs, w[name], dtype) for k, name in projected.items()}
-    step = softplus if is_s6 else oracles.sigmoid
+    step = oracles.softplus if is_s6 else oracles.sigmoid
     arrays = {"inputs": inputs, "initial_state": state, **products}
     arrays["delta"] = step(products["delta"])
     if is_s6:
@@ -121,7 +121,7 @@ def _selective(layer, w, inputs, state, cotangents):
     else:
         gradients |= {"transition": by["transition"], "input_matrix": by["input_matrix"]}
         gradients["readout"] = by["output_matrix"]
-    slope = softplus_slope if is_s6 else oracles.sigmoid_slope
+    slope = oracles.softplus_slope if is_s6 else oracles.sigmoid_slope
     by_products = by | {"delta": by["delta"] * slope(products["delta"])}
     by_inputs = by["inputs"]
     for k, name in projected.items():
@@ -264,16 +264,6 @@ def _by_weight(x, by_product, dtype):
 
 def _low(weight, dtype):
     return Rounded(rounded_to(weight.value, dtype))
-
-
-def softplus(x):
-    return elementary(lambda z: np.logaddexp(0, z), oracles._sigmoid, x)
-
-
-def softplus_slope(x):
-    # Some compute it as exp(x - softplus(x)), whose exponent is off by units of x.
-    lost = abs(x.value) * oracles._sigmoid(x.value)
-    return elementary(oracles._sigmoid, oracles._sigmoid_slope, x, absolute=lost)
 
 
 # Low precision.

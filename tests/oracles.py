@@ -118,10 +118,13 @@ def _read_gradients(arrays, states, grad_outputs):
 # Selective state-space models.
 
 
-def selective(arrays, cotangents, discretization="zoh"):
-    """Outputs `(B, T, D)` and the final state `(B, D, n)`."""
+def selective(arrays, cotangents, discretization="zoh", delta_softplus=False):
+    """Outputs `(B, T, D)` and the final state `(B, D, n)`. Skip and bias of Δ are optional."""
     (grad_outputs, grad_final), gradients = cotangents, {}
-    source, step = arrays["inputs"][..., None], arrays["delta"][..., None]
+    source, given = arrays["inputs"][..., None], arrays["delta"]
+    if "delta_bias" in arrays:
+        given = given + arrays["delta_bias"]
+    step = (softplus(given) if delta_softplus else given)[..., None]
     input_matrix, output_matrix = (
         matrix[:, :, None] if len(matrix.shape) == 3 else matrix
         for matrix in (arrays["input_matrix"], arrays["output_matrix"])
@@ -132,6 +135,8 @@ def selective(arrays, cotangents, discretization="zoh"):
     gain = step * ratio
     states = _recur(decay, gain * input_matrix * source, arrays["initial_state"])
     outputs = (output_matrix * states[:, 1:]).sum(-1)
+    if "skip" in arrays:
+        outputs = outputs + arrays["skip"] * arrays["inputs"]
 
     adjoint = grad_outputs[..., None] * output_matrix
     adjoint, gradients["initial_state"] = _carry_back(adjoint, decay, grad_final)
@@ -150,14 +155,26 @@ def selective(arrays, cotangents, discretization="zoh"):
             arrays["output_matrix"].shape,
         ),
     }
+    if delta_softplus:
+        gradients["delta"] = gradients["delta"] * softplus_slope(given)
+    if "delta_bias" in arrays:
+        gradients["delta_bias"] = gradients["delta"].sum((0, 1))
+    if "skip" in arrays:
+        gradients["skip"] = (grad_outputs * arrays["inputs"]).sum((0, 1))
+        gradients["inputs"] = gradients["inputs"] + grad_outputs * arrays["skip"]
     return (outputs, states[:, -1]), gradients
 
 
 def _discretize(exponent, discretization):
-    """e^z and (e^z - 1)/z of zero-order hold, or 1 + z and 1 of Euler; each with its derivative."""
+    """e^z and (e^z - 1)/z of zero-order hold, or 1 + z and 1 of Euler; each with its derivative.
+
+    Mamba has e^z and 1.
+    """
+    one = np.ones(exponent.shape)
     if discretization == "euler":
-        one = np.ones(exponent.shape)
         return 1.0 + exponent, one, one, 0 * one
+    if discretization == "mamba":
+        return exp(exponent), exp(exponent), one, 0 * one
     return exp(exponent), exp(exponent), expm1_ratio(exponent), expm1_ratio_slope(exponent)
 
 
@@ -233,6 +250,21 @@ def _sigmoid_slope(x):
 
 def _sigmoid_curvature(x):
     return _sigmoid_slope(x) * (_sigmoid(-x) - _sigmoid(x))
+
+
+def softplus(x):
+    return elementary(_softplus, _sigmoid, x)
+
+
+def softplus_slope(x):
+    # Some compute it as exp(x - softplus(x)), whose exponent is off by units of x.
+    lost = abs(exact(x)) * _sigmoid(exact(x))
+    return elementary(_sigmoid, _sigmoid_slope, x, absolute=lost)
+
+
+def _softplus(x):
+    positive = np.where(np.real(x) < 0, 0, x)
+    return positive + np.log1p(np.exp(np.where(np.real(x) < 0, x, -x)))
 
 
 def exp(x):

@@ -26,21 +26,27 @@ def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, seed
     return as_float32(arrays)
 
 
-def selective_arrays(shape, *, varying=(True, True), input_scale=3.0, seed=0):
+def selective_arrays(
+    shape, *, varying=(True, True), input_scale=3.0, optional=False, delta_softplus=False, seed=0
+):
     """Arrays of a selective scan of shape (B, T, D, n), by name; matrices over time or fixed."""
     batch, length, dim, n = shape
     generator = np.random.default_rng(seed)
     matrices = [(batch, length, n) if v else (dim, n) for v in varying]
-    return as_float32(
-        {
-            "inputs": input_scale * generator.normal(size=(batch, length, dim)),
-            "delta": np.logaddexp(0, 2 * generator.normal(size=(batch, length, dim))),
-            "transition": transitions(generator, dim, n),
-            "input_matrix": generator.normal(size=matrices[0]),
-            "output_matrix": generator.normal(size=matrices[1]),
-            "initial_state": generator.normal(size=(batch, dim, n)),
-        }
-    )
+    inputs = input_scale * generator.normal(size=(batch, length, dim))
+    delta = 2 * generator.normal(size=(batch, length, dim))
+    arrays = {
+        "inputs": inputs,
+        "delta": delta if delta_softplus else np.logaddexp(0, delta),
+        "transition": transitions(generator, dim, n),
+        "input_matrix": generator.normal(size=matrices[0]),
+        "output_matrix": generator.normal(size=matrices[1]),
+        "initial_state": generator.normal(size=(batch, dim, n)),
+    }
+    if optional:
+        arrays["skip"] = generator.normal(size=dim)
+        arrays["delta_bias"] = abs(generator.normal(size=dim))
+    return as_float32(arrays)
 
 
 def transitions(generator, dim, n):

@@ -35,10 +35,16 @@ def test_gradients_of_coffee(feedback, optional):
 
 
 @pytest.mark.parametrize("varying", [(True, False), (False, True)])
-@pytest.mark.parametrize("discretization", ["zoh", "euler"])
+@pytest.mark.parametrize("discretization", ["zoh", "euler", "mamba"])
 def test_gradients_of_selective(discretization, varying):
     arrays = selective_arrays(SHAPE, varying=varying)
     check_by_complex_steps(lambda a, c: oracles.selective(a, c, discretization), arrays)
+
+
+@pytest.mark.parametrize("delta_softplus", [False, True])
+def test_gradients_of_selective_with_skip_and_bias(delta_softplus):
+    arrays = selective_arrays(SHAPE, optional=True, delta_softplus=delta_softplus)
+    check_by_complex_steps(lambda a, c: oracles.selective(a, c, "mamba", delta_softplus), arrays)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -78,6 +84,7 @@ NEAR = np.array([-1 + 1e-9, -0.1, -1e-4, -1e-8, 0, 1e-8, 0.5, 1 - 1e-9])
     [
         (oracles.sigmoid, oracles.sigmoid_slope, np.append(FAR, NEAR)),
         (oracles.sigmoid_slope, oracles._sigmoid_curvature, np.append(FAR, NEAR)),
+        (oracles.softplus, oracles.softplus_slope, np.append(FAR, NEAR)),
         (oracles.expm1_ratio, oracles.expm1_ratio_slope, FAR),
         (oracles.expm1_ratio_slope, oracles._ratio_curvature, FAR),
         # (e^z - 1)/z loses the derivative near zero; its integral does not.

@@ -18,10 +18,11 @@ def check_coffee(arrays, dtype="float64", feedback="sigmoid", **options):
     )
 
 
-def check_selective(arrays, dtype="float64", discretization="zoh", **options):
+def check_selective(arrays, dtype="float64", *chosen, **options):
+    chosen = dict(zip(("discretization", "delta_softplus"), chosen, strict=False))
     assert_matches(
-        lambda **tensors: selective_scan(**tensors, discretization=discretization, **options),
-        lambda *args: oracles.selective(*args, discretization=discretization),
+        lambda **tensors: selective_scan(**tensors, **chosen, **options),
+        lambda *args: oracles.selective(*args, **chosen),
         arrays,
         cotangents_of(arrays),
         dtype,

@@ -31,6 +31,15 @@ def zero_order_hold(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     return decay, delta * ops.where(small, series, (decay - 1) / far)
 
 
+def mamba(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """The decay of zero-order hold with the gain of Euler's method: e^(λΔ) and Δ.
+
+    Reference:
+        A. Gu and T. Dao, "Mamba", 2023: what its code computes, in `selective_scan_ref`.
+    """
+    return ops.exp(transition * delta), delta
+
+
 def forward_euler(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """First order in Δ: decay 1 + λΔ, gain Δ.
 

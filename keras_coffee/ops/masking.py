@@ -26,9 +26,15 @@ def as_mask(value: Any, inputs: Tensor) -> Tensor | None:
 
 def zero_masked(x: Tensor, mask: Tensor | None) -> Tensor:
     """`x`, `(B, T, ...)`, with zeros at masked steps."""
+    return fill_masked(x, mask, 0.0)
+
+
+def fill_masked(x: Tensor, mask: Tensor | None, value: float) -> Tensor:
+    """`x`, `(B, T, ...)`, with a value of its dtype at masked steps."""
     if mask is None:
         return x
-    return backend.where(align(mask, x), x, ops.zeros_like(x))
+    filling = ops.full_like(x, value) if value else ops.zeros_like(x)
+    return backend.where(align(mask, x), x, filling)
 
 
 def zero_before_first(outputs: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,4 +1,6 @@
-"""Selective state-space models over whole sequences: S6 (Mamba's) and its linearization."""
+"""Selective state-space models over whole sequences: S6, Mamba's recurrence, the linearized S6."""
+
+from typing import get_args
 
 from keras import ops
 
@@ -8,7 +10,10 @@ from keras_coffee.cells.selective import Discretization, SelectiveCell
 from keras_coffee.ops import arguments, masking
 from keras_coffee.ops.cell_scan import run
 
-DISCRETIZATIONS = ("zoh", "euler")
+DISCRETIZATIONS = get_args(Discretization)
+
+# What softplus takes to zero, even with a bias. Not -∞: no gradient then meets zero times infinity.
+_NO_STEP = -1e30
 
 
 def selective_scan(
@@ -19,6 +24,9 @@ def selective_scan(
     output_matrix: Tensor,
     *,
     discretization: Discretization = "zoh",
+    skip: Tensor | None = None,
+    delta_softplus: bool = False,
+    delta_bias: Tensor | None = None,
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
@@ -28,20 +36,28 @@ def selective_scan(
 
         x(k) = e^(λΔ(k)) x(k-1) + (e^(λΔ(k)) - 1)/λ B(k) u(k)    "zoh"
         x(k) = (1 + λΔ(k)) x(k-1) + Δ(k) B(k) u(k)               "euler"
-        y(k) = C(k) x(k)
+        x(k) = e^(λΔ(k)) x(k-1) + Δ(k) B(k) u(k)                 "mamba"
+        y(k) = C(k) x(k) + s u(k)
 
     Each of the D features has n states of its own. Differentiable once, in reverse, by every
     tensor argument; the final state has a gradient too. λΔ = 0 is an ordinary value.
+    `selective_scan(u, d, A, B, C, discretization="mamba", skip=D, delta_bias=b,
+    delta_softplus=True)` is the function of that name in Mamba's code, without its gate z.
 
     Args:
         inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
             float32.
-        delta: Δ, the step sizes, `(B, T, D)`.
+        delta: Δ, the step sizes, `(B, T, D)`, or what they are computed from: see `delta_softplus`.
         transition: λ, the diagonal of A, `(D, n)`.
         input_matrix: B: `(B, T, n)`, over time and shared by the features, or `(D, n)`, constant
             over time and each feature's own.
         output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
-        discretization: `"zoh"`, the exact zero-order hold of S6, or `"euler"`, its first order.
+        discretization: `"zoh"`, the exact zero-order hold of S6, `"euler"`, its first order, or
+            `"mamba"`, the decay of the first with the gain of the second.
+        skip: s, `(D,)`. None: no skip connection.
+        delta_softplus: If True, the step sizes are softplus(delta + delta_bias). Defaults to
+            False: they are delta + delta_bias.
+        delta_bias: `(D,)`. None: zeros.
         initial_state: x(0), `(B, D, n)`. None: zeros.
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
             the output repeated, zero before the first step that counts. Whatever stands in the
@@ -69,7 +85,8 @@ def selective_scan(
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", equations (S6_model)
-        and (linearized_model); A. Gu and T. Dao, "Mamba", 2023, section 3.
+        and (linearized_model); A. Gu and T. Dao, "Mamba", 2023, section 3, and its code,
+        `selective_scan_ref`, for `"mamba"`.
     """
     if discretization not in DISCRETIZATIONS:
         raise ValueError(
@@ -78,14 +95,19 @@ def selective_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)
-    sequences = masking.zero_masked(ops.cast(inputs, dtype), mask)
+    # A skip connection reads the inputs, which a masked step repeats with its output.
+    held = masking.zero_masked if skip is None else masking.repeat_last
+    sequences = held(ops.cast(inputs, dtype), mask)
     delta = arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype)
     transition = arguments.as_transition(transition, inputs, dtype)
     input_matrix = _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype)
     output_matrix = _as_matrix(output_matrix, "output_matrix", inputs, transition, dtype)
-    # Δ = 0 is the identity in both discretizations, so no backend needs the mask itself.
-    delta = masking.zero_masked(delta, mask)
-    varying, fixed = [sequences, delta], {}
+    fixed = _per_feature({"skip": skip, "delta_bias": delta_bias}, inputs.shape[2], dtype)
+    if not delta_softplus:
+        delta = delta + fixed.pop("delta_bias")[:, 0] if "delta_bias" in fixed else delta
+    # Δ = 0 is the identity in all discretizations, so no backend needs the mask itself.
+    delta = masking.fill_masked(delta, mask, _NO_STEP if delta_softplus else 0.0)
+    varying = [sequences, delta]
     if len(input_matrix.shape) == 3:
         varying.append(masking.zero_masked(input_matrix, mask))
     else:
@@ -94,7 +116,9 @@ def selective_scan(
         varying.append(masking.repeat_last(output_matrix, mask))
     else:
         fixed["output_matrix"] = output_matrix
-    cell = SelectiveCell(transition, **fixed, discretization=discretization)
+    cell = SelectiveCell(
+        transition, **fixed, discretization=discretization, delta_softplus=bool(delta_softplus)
+    )
     state = arguments.as_initial_state(initial_state, sequences, transition)
     # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
     solver = "sequential" if solver == "auto" else solver
@@ -108,3 +132,12 @@ def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dty
     shape = (batch, length, n) if len(value.shape) == 3 else (dim, n)
     arguments.check_shape(value, shape, name, f"(batch, time, {n}) or {(dim, n)}")
     return arguments.as_parameter(value, name, shape, dtype)
+
+
+def _per_feature(given: dict[str, Tensor | None], dim: int, dtype: str) -> dict[str, Tensor]:
+    """Those that are there, `(D,)`, with an axis of length 1 for the states."""
+    found = {name: value for name, value in given.items() if value is not None}
+    return {
+        name: arguments.as_parameter(value, name, (dim,), dtype)[:, None]
+        for name, value in found.items()
+    }

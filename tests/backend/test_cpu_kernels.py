@@ -56,6 +56,13 @@ def test_selective_in_blocks_that_do_not_come_out_even(shape, varying):
     check_selective(selective_arrays(shape, varying=varying), recompute=varying[0])
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
+@pytest.mark.parametrize("shape", CUT, ids=str)
+def test_skip_and_bias_in_blocks_that_do_not_come_out_even(shape, recompute):
+    arrays = selective_arrays(shape, optional=True, delta_softplus=True)
+    check_selective(arrays, "float64", "mamba", True, recompute=recompute)
+
+
 @SCANS
 def test_blocks_in_float32(scan, make):
     check = check_coffee if scan is coffee_scan else check_selective

@@ -25,15 +25,18 @@ def coffee_sample(dtype, masked, requires_grad=False):
 
 
 def selective_sample(dtype, fixed, requires_grad=False):
-    arrays = selective_arrays((2, 4, 3, 2), varying=(True, not fixed))
+    arrays = selective_arrays((2, 4, 3, 2), varying=(True, not fixed), optional=fixed)
     tensors = {k: torch.tensor(x, dtype=dtype) for k, x in arrays.items()}
     tensors = {k: x.requires_grad_(requires_grad) for k, x in tensors.items()}
     names = "inputs", "delta", "input_matrix", "output_matrix"
     sequences = [tensors[k] for k in names]
-    weights = [tensors["transition"], None, None]
+    weights = [tensors["transition"], *[None] * 4]
+    options = {"discretization": "mamba" if fixed else "zoh", "delta_softplus": fixed}
     if fixed:
         sequences[3], weights[2] = None, sequences[3]
-    return (*sequences, *weights, tensors["initial_state"]), {"discretization": "zoh"}
+        for k, name in ((3, "skip"), (4, "delta_bias")):
+            weights[k] = tensors[name].detach()[:, None].requires_grad_(requires_grad)
+    return (*sequences, *weights, tensors["initial_state"]), options
 
 
 SAMPLES = {"coffee": coffee_sample, "selective": selective_sample}

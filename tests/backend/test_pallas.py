@@ -56,7 +56,9 @@ def selective_arguments(arrays):
     varying = [m if m.ndim == 3 else None for m in matrices]
     fixed = [m if m.ndim == 2 else None for m in matrices]
     sequences = [arrays["inputs"], arrays["delta"], *varying]
-    return sequences, [arrays["transition"], *fixed], arrays["initial_state"]
+    found = [arrays.get(name) for name in ("skip", "delta_bias")]
+    per_feature = [None if w is None else w[:, None] for w in found]
+    return sequences, [arrays["transition"], *fixed, *per_feature], arrays["initial_state"]
 
 
 def driven(name, arguments, *, keep, **options):
@@ -92,8 +94,8 @@ def coffee(*, keep, feedback="sigmoid", mask=None):
     return driven("coffee", arguments, keep=keep, feedback=feedback)
 
 
-def selective(*, keep, discretization="zoh"):
-    return driven("selective", selective_arguments, keep=keep, discretization=discretization)
+def selective(*, keep, **chosen):
+    return driven("selective", selective_arguments, keep=keep, **chosen)
 
 
 def check_coffee(arrays, dtype="float32", feedback="sigmoid", keep=1):
@@ -102,9 +104,10 @@ def check_coffee(arrays, dtype="float32", feedback="sigmoid", keep=1):
     assert_matches(scan, oracle, arrays, cotangents_of(arrays), dtype)
 
 
-def check_selective(arrays, dtype="float32", discretization="zoh", keep=1):
-    oracle = functools.partial(oracles.selective, discretization=discretization)
-    scan = selective(keep=keep, discretization=discretization)
+def check_selective(arrays, dtype="float32", discretization="zoh", keep=1, delta_softplus=False):
+    chosen = {"discretization": discretization, "delta_softplus": delta_softplus}
+    oracle = functools.partial(oracles.selective, **chosen)
+    scan = selective(keep=keep, **chosen)
     assert_matches(scan, oracle, arrays, cotangents_of(arrays), dtype)
 
 
@@ -176,9 +179,33 @@ def test_selective_of_every_option(discretization, varying, keep, one_step_block
     check_selective(arrays, "float64", discretization, keep)
 
 
+# Tiles that are not filled, in features and in states.
+@pytest.mark.parametrize("varying", [(True, True), (False, False)], ids=str)
+@pytest.mark.parametrize(
+    ("discretization", "delta_softplus", "keep"),
+    [("zoh", True, 2), ("mamba", True, 1), ("mamba", False, 2)],
+)
+def test_selective_with_skip_bias_and_softplus(
+    discretization, delta_softplus, keep, varying, one_step_blocks
+):
+    options = {"optional": True, "delta_softplus": delta_softplus}
+    arrays = selective_arrays((2, 3, 11, 3), varying=varying, **options)
+    check_selective(arrays, "float64", discretization, keep, delta_softplus)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_softplus_of_tiny_and_huge_steps(dtype, one_step_blocks):
+    raw = [0, 1e-8, 1, -1, 5, -16, 17.5, -30, 30, 50, -60, -80, 90, -1e3, 1e4, -1e30]
+    arrays = selective_arrays((1, 1, len(raw), 1), optional=True)
+    arrays |= {"delta": np.float32(raw)[None, None], "delta_bias": np.float32(raw[::-1])}
+    check_selective(arrays, dtype, "mamba", delta_softplus=True)
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (0, 3, 2, 2)], ids=str)
 def test_selective_of_every_shape(shape):
     check_selective(selective_arrays(shape))
+    arrays = selective_arrays(shape, optional=True, delta_softplus=True)
+    check_selective(arrays, "float32", "mamba", delta_softplus=True)
 
 
 # Pairs of λ and Δ: at zero, about the seam at |λΔ| = 0.1, far out, and where powers overflow.
@@ -208,7 +235,8 @@ def test_nan_stays_in_its_pair_where_nothing_is_kept(one_step_blocks):
     def run(arrays):
         forward, _ = kernels_of("selective")
         arguments = selective_arguments(arrays)
-        return forward(*arguments, discretization="zoh", keep=0, interpret=True)
+        options = {"discretization": "zoh", "delta_softplus": False}
+        return forward(*arguments, **options, keep=0, interpret=True)
 
     outputs, final_state, kept = map(np.array, run(arrays))
     assert kept.shape == (0,)
@@ -325,13 +353,17 @@ def calls(shape, keep):
     batch, length, dim, n = shape
     array = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     inputs, state, weight = (array(x) for x in ((batch, length, dim), (batch, dim, n), (dim, n)))
-    matrix, mask = array((batch, length, n)), array((batch, length))
+    matrix, mask, row = array((batch, length, n)), array((batch, length)), array((dim, 1))
     kept = array((-(-length // keep) * batch * dim * n,))
     for name, options, sequences, weights in (
         ("coffee", {"feedback": "sigmoid"}, [inputs, mask], [weight] * 5),
         (
-            *("selective", {"discretization": "zoh"}),
-            *([inputs, inputs, matrix, matrix], [weight, None, None]),
+            *("selective", {"discretization": "zoh", "delta_softplus": False}),
+            *([inputs, inputs, matrix, matrix], [weight, *[None] * 4]),
+        ),
+        (
+            *("selective", {"discretization": "mamba", "delta_softplus": True}),
+            *([inputs, inputs, matrix, matrix], [weight, None, None, row, row]),
         ),
     ):
         forward, backward = (

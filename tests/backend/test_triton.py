@@ -100,12 +100,22 @@ def coffee(keep, feedback="sigmoid", mask=None):
     return scan
 
 
-def selective(keep, discretization="zoh"):
-    def scan(inputs, delta, transition, input_matrix, output_matrix, initial_state):
+def selective(keep, discretization="zoh", delta_softplus=False):
+    def scan(
+        inputs,
+        delta,
+        transition,
+        input_matrix,
+        output_matrix,
+        initial_state,
+        skip=None,
+        delta_bias=None,
+    ):
         matrices = input_matrix, output_matrix
         sequences = inputs, delta, *(m if m.ndim == 3 else None for m in matrices)
-        weights = transition, *(m if m.ndim == 2 else None for m in matrices)
-        options = {"discretization": discretization, "keep": keep}
+        per_feature = [None if w is None else w[:, None] for w in (skip, delta_bias)]
+        weights = transition, *(m if m.ndim == 2 else None for m in matrices), *per_feature
+        options = {"discretization": discretization, "delta_softplus": delta_softplus, "keep": keep}
         recurrence = triton_selective.RECURRENCE
         return Kernels.apply(recurrence, options, 4, initial_state, *sequences, *weights)
 
@@ -119,11 +129,12 @@ def check_coffee(arrays, keep=1, dtype="float64", feedback="sigmoid"):
     assert_matches(coffee(keep, feedback), oracle, arrays, cotangents_of(arrays), dtype)
 
 
-def check_selective(arrays, keep=1, dtype="float64", discretization="zoh"):
+def check_selective(arrays, keep=1, dtype="float64", discretization="zoh", delta_softplus=False):
     def oracle(*args):
-        return oracles.selective(*args, discretization=discretization)
+        return oracles.selective(*args, discretization, delta_softplus)
 
-    assert_matches(selective(keep, discretization), oracle, arrays, cotangents_of(arrays), dtype)
+    scan = selective(keep, discretization, delta_softplus)
+    assert_matches(scan, oracle, arrays, cotangents_of(arrays), dtype)
 
 
 def coffee_arrays_for(feedback, shape, optional=True):
@@ -182,6 +193,7 @@ def test_coffee_of_many_steps_in_float32(scale):
         ("zoh", (False, False)),
         ("euler", (True, True)),
         ("euler", (False, False)),
+        ("mamba", (True, True)),
     ],
     ids=str,
 )
@@ -190,6 +202,24 @@ def test_selective_with_every_option(discretization, varying):
     if discretization == "euler":
         arrays["delta"] /= arrays["delta"].max()
     check_selective(arrays, 1 if varying[0] else 4, discretization=discretization)
+
+
+# Tiles that are filled and that are not, and a last stretch of one step.
+@pytest.mark.parametrize("discretization", ["zoh", "mamba"])
+@pytest.mark.parametrize("delta_softplus", [False, True], ids=["", "softplus"])
+@pytest.mark.parametrize("without", [(), ("skip",), ("delta_bias",)], ids=str)
+def test_selective_with_skip_bias_and_softplus(without, delta_softplus, discretization, tiling):
+    arrays = selective_arrays((2, 9, 3, 4), optional=True, delta_softplus=delta_softplus)
+    arrays = {k: a for k, a in arrays.items() if k not in without}
+    check_selective(arrays, 4, "float64", discretization, delta_softplus)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_softplus_of_tiny_and_huge_steps(dtype):
+    raw = [0, 1e-8, 1, -1, 5, -16, 17.5, -30, 30, 50, -60, -80, 90, -1e3, 1e4, -1e30]
+    arrays = selective_arrays((1, 1, len(raw), 1), optional=True)
+    arrays |= {"delta": np.float32(raw)[None, None], "delta_bias": np.float32(raw[::-1])}
+    check_selective(arrays, 1, dtype, "mamba", True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -243,9 +273,10 @@ def test_nothing_is_kept_for_inference():
 
     tensors = {k: torch.tensor(v, device=DEVICE) for k, v in selective_arrays((1, 5, 2, 2)).items()}
     names = "inputs", "delta", "input_matrix", "output_matrix"
-    weights = [tensors["transition"], None, None]
+    weights = [tensors["transition"], *[None] * 4]
     arguments = [tensors[k] for k in names], weights, tensors["initial_state"]
-    assert_same_whatever_is_kept(triton_selective.RECURRENCE, arguments, discretization="zoh")
+    options = {"discretization": "zoh", "delta_softplus": False}
+    assert_same_whatever_is_kept(triton_selective.RECURRENCE, arguments, **options)
 
 
 def assert_same_whatever_is_kept(recurrence, arguments, **options):
@@ -381,13 +412,14 @@ for module in (triton_sequential, triton_parallel, triton_linear):
     for name in ("_forward", "_backward"):
         setattr(module, name, Compiled(module.__name__ + name, getattr(module, name)))
 u, mask, matrix = map(torch.zeros, ((2, 64, 32), (2, 64), (2, 64, 8)))
-w, state = map(torch.zeros, ((32, 8), (2, 32, 8)))
+w, s, state = map(torch.zeros, ((32, 8), (32, 1), (2, 32, 8)))
 for driver in (triton_sequential, triton_parallel):
     label = "coffee"
     run(driver, triton_coffee.RECURRENCE, [u, mask], [w] * 5, feedback="sigmoid")
-    label = "selective"
-    sequences, weights = [u, u, matrix, matrix], [w, None, None]
-    run(driver, triton_selective.RECURRENCE, sequences, weights, discretization="zoh")
+    for label, discretization, per_feature in (("selective", "zoh", None), ("mamba", "mamba", s)):
+        sequences, weights = [u, u, matrix, matrix], [w, None, None, per_feature, per_feature]
+        options = {"discretization": discretization, "delta_softplus": per_feature is not None}
+        run(driver, triton_selective.RECURRENCE, sequences, weights, **options)
 for label, x in (("real", u), ("complex", torch.complex(u, u))):
     start = x[:, 0].contiguous()
     triton_linear.forward(x, x, start, reverse=False)
@@ -404,7 +436,7 @@ def test_kernels_compile_for_a_gpu_and_spill_no_registers(tmp_path):
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout.splitlines()[-1])
-    assert len(results) == 12
+    assert len(results) == 16
     for name, result in results.items():
         # A few bytes are, where many lanes of a window share the registers.
         if "parallel" not in name:

@@ -27,6 +27,7 @@ from keras_coffee.backend.torch import (  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate")
 MATRICES = ("input_matrix", "output_matrix")
+PER_FEATURE = ("skip", "delta_bias")
 
 # The interpreter computes with NumPy, which warns of what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -61,13 +62,15 @@ def run_selective(arrays, **options):
     """Outputs, final state, and gradients by name."""
     over_time = [name if arrays[name].ndim == 3 else None for name in MATRICES]
     fixed = [name if arrays[name].ndim == 2 else None for name in MATRICES]
-    names = ("inputs", "delta", *over_time), ("transition", *fixed)
-    return run(triton_selective.RECURRENCE, arrays, *names, **{"discretization": "zoh"} | options)
+    names = ("inputs", "delta", *over_time), ("transition", *fixed, *PER_FEATURE)
+    options = {"discretization": "zoh", "delta_softplus": False} | options
+    return run(triton_selective.RECURRENCE, arrays, *names, **options)
 
 
 def run(recurrence, arrays, sequences, weights, *, keep=1, dtype="float32", **options):
     """Outputs, final state, and gradients by name, of sequences and weights of these names."""
     tensors = {name: tensor(array, dtype) for name, array in arrays.items()}
+    tensors |= {name: tensors[name][:, None] for name in PER_FEATURE if name in tensors}
     arguments = [[tensors.get(name) for name in names] for names in (sequences, weights)]
     options["keep"] = keep
     state, cotangents = tensors["initial_state"], cotangents_of(arrays)
@@ -81,6 +84,7 @@ def run(recurrence, arrays, sequences, weights, *, keep=1, dtype="float32", **op
     )
     named = zip((*sequences, *weights), (*by_sequences, *by_weights), strict=True)
     gradients = {name: gradient for name, gradient in named if gradient is not None}
+    gradients |= {name: gradients[name][:, 0] for name in PER_FEATURE if name in gradients}
     assert set(gradients) | {"initial_state", "mask"} == set(arrays) | {"mask"}
     return outputs, final, gradients | {"initial_state": by_state}
 
@@ -100,11 +104,12 @@ def check_coffee(arrays, dtype="float32", feedback="sigmoid", **options):
     assert_matches(run_coffee, oracle, arrays, dtype, feedback=feedback, **options)
 
 
-def check_selective(arrays, dtype="float32", discretization="zoh", **options):
+def check_selective(arrays, dtype="float32", discretization="zoh", delta_softplus=False, **options):
     if discretization == "euler":
         arrays["delta"] /= arrays["delta"].max()
-    oracle = functools.partial(oracles.selective, discretization=discretization)
-    assert_matches(run_selective, oracle, arrays, dtype, discretization=discretization, **options)
+    chosen = {"discretization": discretization, "delta_softplus": delta_softplus}
+    oracle = functools.partial(oracles.selective, **chosen)
+    assert_matches(run_selective, oracle, arrays, dtype, **chosen, **options)
 
 
 # A window has 16 steps.
@@ -216,6 +221,18 @@ def test_selective_scan_of_every_length(short_windows, length):
 def test_selective_scan_of_every_option(discretization, varying):
     arrays = selective_arrays((2, 9, 1, 2), varying=varying)
     check_selective(arrays, "float64", discretization)
+
+
+# Three windows, the last one short; five features are two programs, and states fill no tile.
+@pytest.mark.parametrize("keep", [1, 4])
+@pytest.mark.parametrize(
+    ("discretization", "delta_softplus"), [("zoh", True), ("mamba", True), ("mamba", False)]
+)
+def test_selective_scan_with_skip_bias_and_softplus(
+    short_windows, discretization, delta_softplus, keep
+):
+    arrays = selective_arrays((1, 35, 5, 3), optional=True, delta_softplus=delta_softplus)
+    check_selective(arrays, "float64", discretization, delta_softplus, keep=keep)
 
 
 def test_selective_scan_of_many_features_and_one_state():

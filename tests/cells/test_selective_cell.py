@@ -8,7 +8,7 @@ from scans import selective_arrays, widened
 from keras_coffee.cells import SelectiveCell
 
 SHAPE = BATCH, LENGTH, DIM, N = 2, 5, 3, 4
-DISCRETIZATIONS = pytest.mark.parametrize("discretization", ["zoh", "euler"])
+DISCRETIZATIONS = pytest.mark.parametrize("discretization", ["zoh", "euler", "mamba"])
 MATRICES = pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 
 
@@ -31,6 +31,8 @@ def expected_step_and_jacobian(transition, state, inputs, discretization):
     exponent = step * transition
     if discretization == "euler":
         decay, gain = 1.0 + exponent, step
+    elif discretization == "mamba":
+        decay, gain = oracles.exp(exponent), step
     else:
         decay, gain = oracles.exp(exponent), step * oracles.expm1_ratio(exponent)
     return decay * state + gain * matrix * source[..., None], decay

@@ -18,12 +18,17 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def scans():
     gentle = {"gate_scale": 0.5, "input_scale": 1.0}
     for feedback in ("sigmoid", None):
-        yield f"coffee-{feedback}", coffee_scan, coffee_arrays(SHAPE, **gentle), feedback
+        options = {"feedback": feedback}
+        yield f"coffee-{feedback}", coffee_scan, coffee_arrays(SHAPE, **gentle), options
     linear = coffee_arrays(SHAPE, gate_scale=0.05, input_scale=1.0)
     linear |= {name: abs(linear[name]) for name in ("gate", "initial_state")}
-    yield "coffee-linear", coffee_scan, linear, "linear"
+    yield "coffee-linear", coffee_scan, linear, {"feedback": "linear"}
     for varying in ((True, True), (False, False)):
-        yield f"selective-{varying}", selective_scan, selective_arrays(SHAPE, varying=varying), None
+        yield f"selective-{varying}", selective_scan, selective_arrays(SHAPE, varying=varying), {}
+    for delta_softplus in (False, True):
+        arrays = selective_arrays(SHAPE, optional=True, delta_softplus=delta_softplus)
+        options = {"discretization": "mamba", "delta_softplus": delta_softplus}
+        yield f"mamba-{delta_softplus}", selective_scan, arrays, options
 
 
 CASES = {name: case for name, *case in scans()}
@@ -47,7 +52,7 @@ def spoiled(arrays):
 
 
 # One loop computes again, whatever the options of a recurrence.
-RECOMPUTED = CASES if IS_THOROUGH else ("coffee-sigmoid", "selective-(True, True)")
+RECOMPUTED = CASES if IS_THOROUGH else ("coffee-sigmoid", "selective-(True, True)", "mamba-True")
 
 
 @pytest.mark.parametrize(
@@ -55,10 +60,8 @@ RECOMPUTED = CASES if IS_THOROUGH else ("coffee-sigmoid", "selective-(True, True
     [*((case, False) for case in CASES), *((case, True) for case in RECOMPUTED)],
 )
 def test_values_and_gradients_are_those_without_the_masked_steps(case, recompute):
-    scan, arrays, feedback = CASES[case]
-    options = {"recompute": recompute}
-    if scan is coffee_scan:
-        options["feedback"] = feedback
+    scan, arrays, options = CASES[case]
+    options = options | {"recompute": recompute}
     by_outputs, by_final = cotangents_of(arrays)
     own_cotangents = [by_outputs[MASK].reshape(BATCH, -1, DIM), by_final]
     exact, exact_gradients = differentiate(
@@ -82,6 +85,27 @@ def test_values_and_gradients_are_those_without_the_masked_steps(case, recompute
     for name, gradient in gradients.items():
         if gradient.ndim == 3 and name != "initial_state":
             assert not gradient[~MASK].any(), name
+
+
+@pytest.mark.parametrize("delta_softplus", [False, True])
+def test_mamba_with_a_mask_is_its_plain_loop(delta_softplus):
+    _, arrays, options = CASES[f"mamba-{delta_softplus}"]
+    wide = {name: array.astype("float64") for name, array in arrays.items()}
+    state, output = wide["initial_state"], np.zeros((BATCH, DIM))
+    outputs, seen = [], np.zeros((BATCH, 1), bool)
+    for t in range(LENGTH):
+        source, is_step = wide["inputs"][:, t], MASK[:, t, None]
+        delta = wide["delta"][:, t] + wide["delta_bias"]
+        delta = (np.log1p(np.exp(delta)) if delta_softplus else delta)[..., None]
+        drive = delta * wide["input_matrix"][:, t, None] * source[..., None]
+        new = np.exp(wide["transition"] * delta) * state + drive
+        state = np.where(is_step[..., None], new, state)
+        read = (wide["output_matrix"][:, t, None] * state).sum(-1) + wide["skip"] * source
+        output, seen = np.where(is_step, read, output), seen | is_step
+        outputs.append(output * seen)
+    actual, final_state = selective_scan(**spoiled(arrays), mask=MASK, **options)
+    np.testing.assert_allclose(ops.convert_to_numpy(actual), np.stack(outputs, 1), **CLOSE)
+    np.testing.assert_allclose(ops.convert_to_numpy(final_state), state, **CLOSE)
 
 
 def test_a_large_input_that_is_masked_does_not_reach_the_state():

@@ -11,10 +11,11 @@ from keras_coffee.solvers import Sequential
 SHAPE = (2, 33, 3, 2)
 
 
-def check(arrays, dtype="float32", discretization="zoh", **options):
+def check(arrays, dtype="float32", discretization="zoh", delta_softplus=False, **options):
+    chosen = {"discretization": discretization, "delta_softplus": delta_softplus}
     assert_matches(
-        lambda **tensors: selective_scan(**tensors, discretization=discretization, **options),
-        lambda *args: oracles.selective(*args, discretization=discretization),
+        lambda **tensors: selective_scan(**tensors, **chosen, **options),
+        lambda *args: oracles.selective(*args, **chosen),
         arrays,
         cotangents_of(arrays),
         dtype,
@@ -39,13 +40,67 @@ def small_steps(arrays):
         ("zoh", (False, False)),
         ("euler", (True, True)),
         ("euler", (False, False)),
+        ("mamba", (True, True)),
+        ("mamba", (False, False)),
     ],
     ids=str,
 )
 def test_values_and_gradients_of_every_option(discretization, varying):
     arrays = selective_arrays(SHAPE, varying=varying)
-    arrays = arrays if discretization == "zoh" else small_steps(arrays)
+    arrays = small_steps(arrays) if discretization == "euler" else arrays
     check(arrays, "float64", discretization)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("discretization", "delta_softplus"), [("zoh", True), ("mamba", True), ("mamba", False)]
+)
+def test_values_and_gradients_with_skip_bias_and_softplus(discretization, delta_softplus, dtype):
+    arrays = selective_arrays(SHAPE, optional=True, delta_softplus=delta_softplus)
+    check(arrays, dtype, discretization, delta_softplus)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_skip_alone_and_softplus_alone(dtype):
+    arrays = selective_arrays(SHAPE, optional=True, delta_softplus=True)
+    check({k: a for k, a in arrays.items() if k != "skip"}, dtype, "mamba", True, recompute=True)
+    check({k: a for k, a in arrays.items() if k != "delta_bias"}, dtype, "mamba", True)
+    del arrays["skip"], arrays["delta_bias"]
+    check(arrays, dtype, "zoh", True)
+
+
+# Far out softplus is e^x, x and 0; where e^x is the smallest number, it and its gradients are too.
+RAW_STEPS = [
+    0,
+    1e-8,
+    -1e-8,
+    1,
+    -1,
+    5,
+    -5,
+    16,
+    -16,
+    17.5,
+    30,
+    -30,
+    50,
+    -60,
+    -80,
+    90,
+    -1e3,
+    1e4,
+    -1e30,
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("discretization", ["zoh", "mamba"])
+@pytest.mark.parametrize("transition", [-1, -1e-6, 0])
+def test_softplus_of_tiny_and_huge_steps(transition, discretization, dtype):
+    arrays = one_step([(transition, raw) for raw in RAW_STEPS])
+    check(arrays, dtype, discretization, True)
+    arrays |= {"delta_bias": np.float32(RAW_STEPS[::-1]), "skip": np.float32(RAW_STEPS)}
+    check(arrays, dtype, discretization, True)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +127,13 @@ def test_values_and_gradients_of_a_long_sequence(dtype):
     check(selective_arrays((2, 4096, 3, 2)), dtype)
 
 
-# Pairs of λ and Δ. Below |λΔ| = 0.1 the gain's series is summed; above, e^z - 1 is divided.
+# Pairs of λ and Δ. Near 0 the gain's series is summed; from |λΔ| = 0.1, ln(2)/2 in C, or 0.5 on,
+# e^z - 1 is divided.
 EXPONENTS = [
     (0, 0.7), (-1, 0), (0, 0), (-1, 1e-8), (-1e-8, 1), (-1, 1e-4), (-1e-4, 1), (-1e-2, 1),
     (1, 1e-4), (-1, 0.0999999), (-0.1, 1), (-1, 0.1000001), (1, 0.0999999), (1, 0.1000001),
-    (-2, 0.3), (-1, 1), (1, 3), (-2, 5), (-1, 50), (-50, 1), (-2, 500), (-1000, 1),
+    (-2, 0.3), (-1, 0.3465735), (-1, 0.3465737), (-1, 1), (1, 3), (-2, 5), (-1, 50), (-50, 1),
+    (-2, 500), (-1000, 1),
 ]  # fmt: skip
 
 
@@ -88,16 +145,18 @@ def one_step(pairs):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_zero_order_hold_near_zero_at_the_seam_and_far_out(dtype):
-    check(one_step(EXPONENTS), dtype)
+@pytest.mark.parametrize("discretization", ["zoh", "mamba"])
+def test_discretizations_near_zero_at_the_seam_and_far_out(discretization, dtype):
+    check(one_step(EXPONENTS), dtype, discretization)
 
 
 # Powers of these exponents overflow, and zero times infinity must not reach the gradient.
 ENORMOUS = [(-1e6, 1), (-1, 1e6), (-1e4, 1e4), (-1, 1e12), (-1e10, 1)]
 
 
-def test_zero_order_hold_of_enormous_exponents():
-    check(one_step(EXPONENTS[: -len(ENORMOUS)] + ENORMOUS))
+@pytest.mark.parametrize("discretization", ["zoh", "mamba"])
+def test_enormous_exponents(discretization):
+    check(one_step(EXPONENTS[: -len(ENORMOUS)] + ENORMOUS), discretization=discretization)
 
 
 def test_zero_order_hold_of_no_transition_is_a_sum():
@@ -163,7 +222,7 @@ def test_other_arrays_take_the_dtype_of_the_inputs():
 
 
 @pytest.mark.parametrize("name", ["inputs", "delta"])
-@pytest.mark.parametrize("discretization", ["zoh", "euler"])
+@pytest.mark.parametrize("discretization", ["zoh", "euler", "mamba"])
 def test_nan_stays_in_its_feature_and_sequence_and_goes_on_from_its_step(discretization, name):
     arrays = small_steps(selective_arrays(SHAPE))
     clean_outputs, clean_final = run(arrays, discretization=discretization)
@@ -176,7 +235,7 @@ def test_nan_stays_in_its_feature_and_sequence_and_goes_on_from_its_step(discret
 
 @pytest.mark.parametrize("name", ["inputs", "delta"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
-@pytest.mark.parametrize("discretization", ["zoh", "euler"])
+@pytest.mark.parametrize("discretization", ["zoh", "euler", "mamba"])
 def test_infinity_is_never_hidden(discretization, value, name):
     arrays = small_steps(selective_arrays(SHAPE))
     arrays[name][1, 5, 2] = value
@@ -210,8 +269,10 @@ ZEROS = {name: np.zeros_like(array) for name, array in selective_arrays((2, 5, 3
         ({"initial_state": np.zeros((2, 4, 3))}, r"`initial_state` must have shape \(2, 3, 4\)"),
         (
             {"discretization": "bilinear"},
-            r"`discretization` must be one of \('zoh', 'euler'\).*'bil",
+            r"`discretization` must be one of \('zoh', 'euler', 'mamba'\).*'bil",
         ),
+        ({"skip": np.zeros((3, 1))}, r"`skip` must have shape \(3,\), received \(3, 1\)"),
+        ({"delta_bias": np.zeros(4)}, r"`delta_bias` must have shape \(3,\), received \(4,\)"),
         ({"solver": "newton"}, "Unknown solver: 'newton'"),
     ],
 )

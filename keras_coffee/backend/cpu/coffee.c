@@ -51,7 +51,7 @@ static space allocate(const sizes *s, int64_t steps) {
 static void load_weights(const sizes *s, block x, real *const *weights, space *w) {
   const int64_t row = s->states * x.stride;
   for (int64_t i = 0; i < WEIGHTS; i++)
-    if (weights[i]) load_weight(s, x, weights[i], w->weights + i * row);
+    if (weights[i]) load_weight(x, s->states, weights[i], w->weights + i * row);
   for (int64_t k = 0; k < row; k++) w->weights[GATE * row + k] *= GATE_SCALE;
 }
 
@@ -229,7 +229,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
     }
     store_state(s, x, w.adjoint, grad_initial);
     for (int64_t i = 0; i < WEIGHTS; i++)
-      if (weights[i]) sum_weight(s, x, w.sums + i * row, grad_weights[i] + part_of_row(s, k));
+      if (weights[i]) sum_weight(s, x, k, s->states, w.sums + i * row, grad_weights[i]);
   }
   free(w.base);
   restore_mode(mode);

@@ -27,7 +27,6 @@ typedef int32_t integer;
 #define BIAS 127
 #define LN2_HIGH 0.693359375f
 #define LN2_LOW -2.12194440e-4f
-#define NEAREST(x) rintf(x)
 #define MAGNITUDE(x) fabsf(x)
 #else
 typedef double real;
@@ -36,7 +35,6 @@ typedef int64_t integer;
 #define BIAS 1023
 #define LN2_HIGH 6.93147180369123816490e-01
 #define LN2_LOW 1.90821492927058770002e-10
-#define NEAREST(x) rint(x)
 #define MAGNITUDE(x) fabs(x)
 #endif
 
@@ -144,36 +142,44 @@ INLINE void store_state(const sizes *s, block x, const real *from, real *restric
 /* States kept for the gradient, (chunks, B, D, n): those before step c keep. */
 INLINE int64_t place_of_chunk(const sizes *s, int64_t c) { return c * s->batch * s->dim * s->states; }
 
-/* A weight (D, n) to (n, stride), once for each sequence; and the sums of its gradients back. */
-INLINE void load_weight(const sizes *s, block x, const real *from, real *restrict to) {
-  memset(to, 0, s->states * x.stride * sizeof(real));
-  for (int64_t j = 0; j < s->states; j++)
+/* A weight (D, n) to (n, stride), once for each sequence; n is the number of states or 1. */
+INLINE void load_weight(block x, int64_t n, const real *from, real *restrict to) {
+  memset(to, 0, n * x.stride * sizeof(real));
+  for (int64_t j = 0; j < n; j++)
     for (int64_t r = 0; r < x.rows; r++)
       for (int64_t d = 0; d < x.width; d++)
-        to[j * x.stride + r * x.width + d] = from[(x.d + d) * s->states + j];
+        to[j * x.stride + r * x.width + d] = from[(x.d + d) * n + j];
 }
 
-/* Where the part of a weight's gradient begins that the blocks beside block k have. */
-INLINE int64_t part_of_row(const sizes *s, int64_t k) { return k / columns(s) * s->dim * s->states; }
-
-INLINE void sum_weight(const sizes *s, block x, const real *from, real *restrict to) {
-  for (int64_t j = 0; j < s->states; j++)
+/* The sums of its gradients back, to the part that the blocks beside block k have. */
+INLINE void sum_weight(const sizes *s, block x, int64_t k, int64_t n, const real *from,
+                       real *restrict to) {
+  to += k / columns(s) * s->dim * n;
+  for (int64_t j = 0; j < n; j++)
     for (int64_t d = 0; d < x.width; d++) {
       real sum = 0;
       for (int64_t r = 0; r < x.rows; r++) sum += from[j * x.stride + r * x.width + d];
-      to[(x.d + d) * s->states + j] = sum;
+      to[(x.d + d) * n + j] = sum;
     }
 }
 
-INLINE real power_of_two(integer exponent) {
-  integer bits = (exponent + BIAS) << MANTISSA;
-  real x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
+/* 2^k for the whole number k next to t: zero for k = -BIAS, infinite for k = BIAS + 1. k may lie no
+ * further out; if t is NaN so is k. */
+INLINE real nearest_power(real t, real *k) {
+  /* Added to a number whose last digit is 1, t is rounded, and stands in the last bits with the
+   * bias of an exponent. */
+  const real shift = (real)1.5 * ((int64_t)1 << MANTISSA) + BIAS, shifted = t + shift;
+  integer bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (integer)((uint64_t)bits << MANTISSA);
+  real power;
+  memcpy(&power, &bits, sizeof power);
+  *k = shifted - shift;
+  return power;
 }
 
-/* Taylor's series of e^f for |f| ≤ ln(2) / 2. */
-INLINE real taylor(real f) {
+/* Taylor's series of (e^f - 1 - f) / f² for |f| ≤ ln(2) / 2. */
+INLINE real rest_of_exponential(real f) {
 #if REAL_BITS == 32
   real p = (real)1 / 5040;
 #else
@@ -189,25 +195,41 @@ INLINE real taylor(real f) {
   p = p * f + (real)1 / 120;
   p = p * f + (real)1 / 24;
   p = p * f + (real)1 / 6;
-  p = p * f + (real)1 / 2;
-  p = p * f + 1;
-  return p * f + 1;
+  return p * f + (real)1 / 2;
 }
 
-/* e^x to about one unit of rounding: infinite, zero and NaN where it should be. */
-INLINE real exponential(real x) {
-  /* Beyond these it is zero or infinite. Comparisons with NaN are false: it gets through. */
-  const real least_x = (BIAS + MANTISSA + 2) * (real)-0.6931471805599453;
-  const real most_x = (BIAS + 2) * (real)0.6931471805599453;
+INLINE real taylor(real f) { return 1 + f * (1 + f * rest_of_exponential(f)); }
+
+/* x = k ln(2) + f with |f| ≤ ln(2) / 2, and 2^k. So e^x is 2^k e^f, to about one unit of rounding:
+ * NaN where it should be, zero below the smallest normal number, infinite from 2^(BIAS + 1/2). */
+INLINE real reduced(real x, real *k, real *f) {
+  /* Comparisons with NaN are false: it gets through. */
+  const real least_x = BIAS * (real)-0.6931471805599453;
+  const real most_x = (BIAS + 1) * (real)0.6931471805599453;
   x = x < least_x ? least_x : x;
   x = x > most_x ? most_x : x;
-  real power = NEAREST(x * (real)1.4426950408889634);
-  real f = (x - power * LN2_HIGH) - power * LN2_LOW;
-  power = power == power ? power : 0;
-  const real p = taylor(f);
-  /* In two factors, since 2^power alone may not be a normal number. */
-  integer whole = (integer)power, half = whole >> 1;
-  return p * power_of_two(half) * power_of_two(whole - half);
+  const real power = nearest_power(x * (real)1.4426950408889634, k);
+  *f = (x - *k * LN2_HIGH) - *k * LN2_LOW;
+  return power;
+}
+
+INLINE real exponential(real x) {
+  real k, f;
+  const real power = reduced(x, &k, &f);
+  return power * taylor(f);
+}
+
+/* log(1 + e^x) and its derivative, the sigmoid; both to their last digits, however small. */
+INLINE real softplus(real x, real *slope) {
+  const real e = exponential(-MAGNITUDE(x)), inverse = 1 / (1 + e), positive = x > 0 ? x : 0;
+  /* log(1 + e) = 2 artanh(s) with s = e / (2 + e) ≤ 1/3. */
+  const int terms = REAL_BITS == 32 ? 8 : 17;
+  const real s = e / (2 + e), square = s * s;
+  real series = (real)1 / (2 * terms - 1);
+#pragma GCC unroll 32
+  for (int k = terms - 1; k > 0; k--) series = series * square + (real)1 / (2 * k - 1);
+  *slope = x > 0 ? inverse : e * inverse;
+  return positive + 2 * s * series;
 }
 
 /* 2^f for |f| ≤ 1/2: the polynomial of the smallest relative error, 2e-9, or Taylor's series. */
@@ -233,15 +255,9 @@ INLINE real sigmoid_of_scaled(real t) {
   const real most = BIAS;
   t = t > most ? most : t;
   t = t < -most ? -most : t;
-  /* Added to a number whose last digit is 1, t is rounded, and stands in the last bits with the
-   * bias of an exponent. */
-  const real shift = (real)1.5 * ((int64_t)1 << MANTISSA) + BIAS, shifted = t + shift;
-  integer bits;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits = (integer)((uint64_t)bits << MANTISSA);
-  real scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return 1 / (1 + power_of_fraction(t - (shifted - shift)) * scale);
+  real k;
+  const real power = nearest_power(t, &k);
+  return 1 / (1 + power_of_fraction(t - k) * power);
 }
 
 INLINE real sigmoid(real x) { return sigmoid_of_scaled(SIGMOID_SCALE * x); }

@@ -23,7 +23,8 @@ class Recurrence(NamedTuple):
 
     Attributes:
         sequences: Names of its sequences, in order; the first one has the inputs `(B, T, D)`.
-        weights: Names of its weights `(D, n)`, in order; the first one is always there.
+        weights: Names of its weights, in order: `(D, n)`, or `(D, 1)` where the states of a
+            feature share it. The first one is always there and `(D, n)`.
         shared: Sequences `(B, T, n)` that all features share.
         constant: Sequences without a gradient.
     """
@@ -65,7 +66,7 @@ RECURRENCES = {
     ),
     "selective": Recurrence(
         sequences=("inputs", "delta", "varying_input_matrix", "varying_output_matrix"),
-        weights=("transition", "input_matrix", "output_matrix"),
+        weights=("transition", "input_matrix", "output_matrix", "skip", "delta_bias"),
         shared=("varying_input_matrix", "varying_output_matrix"),
     ),
 }
@@ -73,7 +74,8 @@ RECURRENCES = {
 # The values of an option, in the order of the numbers that its macro takes.
 _OPTIONS: dict[str, tuple[Any, ...]] = {
     "feedback": (None, "sigmoid", "linear"),
-    "discretization": ("zoh", "euler"),
+    "discretization": ("zoh", "euler", "mamba"),
+    "delta_softplus": (False, True),
 }
 _BITS = {"float32": 32, "float64": 64, "complex64": 32, "complex128": 64}
 

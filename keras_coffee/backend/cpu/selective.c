@@ -1,15 +1,17 @@
 /* Selective state-space model for a processor: one pass forward, one backward.
  *
- *   x' = e^z x + Δ φ(z) b u,  z = λ Δ,  φ(z) = (e^z - 1) / z;  y = Σ C x'
+ *   x' = e^z x + Δ φ(z) b u,  z = λ Δ,  φ(z) = (e^z - 1) / z;  y = Σ C x' + s u
  *
- * Option: DISCRETIZATION, of which EULER takes 1 + z and 1 for e^z and φ. Each of b and C is either
- * a sequence (B, T, n), which the features share, or a weight (D, n).
+ * Options: DISCRETIZATION, of which EULER takes 1 + z and 1 for e^z and φ, and MAMBA e^z and 1;
+ * DELTA_SOFTPLUS, with which Δ = softplus(d + β) of the given d, else d + β. Each of b and C is
+ * either a sequence (B, T, n), which the features share, or a weight (D, n); s and β are weights
+ * (D, 1).
  */
 #include "common.h"
 
-enum { ZERO_ORDER_HOLD, EULER };
+enum { ZERO_ORDER_HOLD, EULER, MAMBA };
 enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, SEQUENCES };
-enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, WEIGHTS };
+enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, DELTA_BIAS, WEIGHTS };
 
 /* Work space of a thread. */
 typedef struct {
@@ -18,6 +20,8 @@ typedef struct {
   real *state, *adjoint;                           /* (n, stride) */
   real *states;                                    /* (steps, n, stride) */
   real *inputs, *delta, *outputs, *grads;          /* (stride) */
+  real *delta_slope;                               /* (stride), of Δ by what is given */
+  real *skip, *bias, *skip_sums, *bias_sums;       /* (stride) */
   void *base;
 } space;
 
@@ -25,7 +29,7 @@ typedef struct {
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   space w;
-  w.transition = zeros((8 + steps) * row + 4 * stride, &w.base);
+  w.transition = zeros((8 + steps) * row + 9 * stride, &w.base);
   w.input_matrix = w.transition + row;
   w.output_matrix = w.input_matrix + row;
   w.sums = w.output_matrix + row;
@@ -37,7 +41,12 @@ static space allocate(const sizes *s, int64_t steps) {
   w.delta = w.inputs + stride;
   w.outputs = w.delta + stride;
   w.grads = w.outputs + stride;
-  w.states = w.grads + stride;
+  w.delta_slope = w.grads + stride;
+  w.skip = w.delta_slope + stride;
+  w.bias = w.skip + stride;
+  w.skip_sums = w.bias + stride;
+  w.bias_sums = w.skip_sums + stride;
+  w.states = w.bias_sums + stride;
   return w;
 }
 
@@ -66,6 +75,8 @@ INLINE void sum_features(const sizes *s, block x, int64_t t, const real *from, r
 INLINE void load_sources(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
   gather(s, x, t, sequences[INPUTS], w->inputs);
   gather(s, x, t, sequences[DELTA], w->delta);
+  if (HAS_DELTA_BIAS) EACH_LANE(p, x.stride) w->delta[p] += w->bias[p];
+  if (DELTA_SOFTPLUS) EACH_LANE(p, x.stride) w->delta[p] = softplus(w->delta[p], w->delta_slope + p);
   if (HAS_VARYING_INPUT_MATRIX)
     load_matrix(s, x, t, sequences[VARYING_INPUT_MATRIX], w->input_matrix);
 }
@@ -77,36 +88,31 @@ INLINE void load_step(const sizes *s, block x, int64_t t, real *const *sequences
 }
 
 static void load_weights(const sizes *s, block x, real *const *weights, space *w) {
-  load_weight(s, x, weights[TRANSITION], w->transition);
-  if (HAS_INPUT_MATRIX) load_weight(s, x, weights[INPUT_MATRIX], w->input_matrix);
-  if (HAS_OUTPUT_MATRIX) load_weight(s, x, weights[OUTPUT_MATRIX], w->output_matrix);
+  load_weight(x, s->states, weights[TRANSITION], w->transition);
+  if (HAS_INPUT_MATRIX) load_weight(x, s->states, weights[INPUT_MATRIX], w->input_matrix);
+  if (HAS_OUTPUT_MATRIX) load_weight(x, s->states, weights[OUTPUT_MATRIX], w->output_matrix);
+  if (HAS_SKIP) load_weight(x, 1, weights[SKIP], w->skip);
+  if (HAS_DELTA_BIAS) load_weight(x, 1, weights[DELTA_BIAS], w->bias);
 }
 
-/* e^z, φ(z) and φ'(z), or their first order. Both forms are computed and one is taken, because a
- * branch could not be vectorized: Taylor's series of φ for |z| < 1, the quotient elsewhere. */
+/* e^z, φ(z) and φ'(z), or what stands for them. With z = k ln(2) + f and e^f = 1 + f (1 + f r), all
+ * comes from r. For k = 0, where e^z - 1 would cancel, z = f and φ = 1 + f r; and as φ' is
+ * (e^z - φ) / z, it is φ - r. Both forms are computed and one is taken, because a branch could not
+ * be vectorized. */
 INLINE void hold(real z, real *decay, real *ratio, real *slope) {
-  if (DISCRETIZATION == EULER) {
-    *decay = 1 + z, *ratio = 1, *slope = 0;
-    return;
-  }
-  const int terms = REAL_BITS == 32 ? 11 : 19;
-  const real e = exponential(z);
-  const int is_small = MAGNITUDE(z) < 1;
-  const real divisor = is_small ? 1 : z;
-  real near = 1, near_slope = 0;
-#pragma GCC unroll 32
-  for (int k = terms; k > 1; k--) {
-    const real part = (real)1 / k;
-    near_slope = (near + z * near_slope) * part;
-    near = 1 + z * near * part;
-  }
-  const real far = (e - 1) / divisor, far_slope = (e - far) / divisor;
-  *decay = e;
-  *ratio = is_small ? near : far;
-  *slope = is_small ? near_slope : far_slope;
+  *decay = 1 + z, *ratio = 1, *slope = 0;
+  if (DISCRETIZATION == EULER) return;
+  real k, f;
+  const real power = reduced(z, &k, &f), rest = rest_of_exponential(f), near = 1 + f * rest;
+  *decay = power * (1 + f * near);
+  if (DISCRETIZATION == MAMBA) return;
+  const int is_near = k == 0;
+  const real inverse = 1 / (is_near ? 1 : z), far = (*decay - 1) * inverse;
+  *ratio = is_near ? near : far;
+  *slope = is_near ? near - rest : (*decay - far) * inverse;
 }
 
-/* One step. `before`, unless NULL, gets the state before it, else `w->outputs` Σ C x'. */
+/* One step. `before`, unless NULL, gets the state before it, else `w->outputs` the outputs. */
 INLINE void advance(const sizes *s, block x, space *w, real *before) {
   const real *restrict u = w->inputs, *restrict delta = w->delta;
   real *restrict y = w->outputs;
@@ -125,6 +131,7 @@ INLINE void advance(const sizes *s, block x, space *w, real *before) {
       if (!before) y[p] = (j ? y[p] : 0) + output_matrix[p] * v;
     }
   }
+  if (HAS_SKIP && !before) EACH_LANE(p, x.stride) y[p] += w->skip[p] * u[p];
 }
 
 int scan_forward(const sizes *s, real *const *arrays) {
@@ -154,7 +161,7 @@ int scan_forward(const sizes *s, real *const *arrays) {
   return 0;
 }
 
-/* One step back. `w->outputs` gets the gradient of the inputs, `w->state` that of Δ. */
+/* One step back. `w->outputs` gets the gradient of the inputs, `w->state` that of what Δ is from. */
 INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
   const real *restrict u = w->inputs, *restrict g = w->grads, *restrict delta = w->delta;
   real *restrict grad_inputs = w->outputs, *restrict grad_delta = w->state;
@@ -170,9 +177,10 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
       real decay, ratio, slope, v = before[p], drive = input_matrix[p] * u[p];
       hold(transition[p] * delta[p], &decay, &ratio, &slope);
       const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * output_matrix[p];
-      /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z. */
+      /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z; for EULER and MAMBA that is 1. */
       const real held = DISCRETIZATION == EULER ? 1 : decay;
-      const real by_delta = l * held * (transition[p] * v + drive);
+      const real driven = DISCRETIZATION == ZERO_ORDER_HOLD ? decay : 1;
+      const real by_delta = l * (held * transition[p] * v + driven * drive);
       grad_delta[p] = (j ? grad_delta[p] : 0) + by_delta;
       sums[p] += l * delta[p] * (held * v + delta[p] * slope * drive);
       const real by_matrix = l * gain * u[p], by_output = g[p] * (decay * v + gain * drive);
@@ -181,6 +189,11 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
       grad_inputs[p] = (j ? grad_inputs[p] : 0) + l * gain * input_matrix[p];
       adjoint[p] = l * decay;
     }
+  }
+  EACH_LANE(p, x.stride) {
+    if (HAS_SKIP) w->skip_sums[p] += g[p] * u[p], grad_inputs[p] += g[p] * w->skip[p];
+    if (DELTA_SOFTPLUS) grad_delta[p] *= w->delta_slope[p];
+    if (HAS_DELTA_BIAS) w->bias_sums[p] += grad_delta[p];
   }
 }
 
@@ -220,6 +233,8 @@ int scan_backward(const sizes *s, real *const *arrays) {
     memset(w.sums, 0, row * sizeof(real));
     memset(w.input_sums, 0, row * sizeof(real));
     memset(w.output_sums, 0, row * sizeof(real));
+    memset(w.skip_sums, 0, x.stride * sizeof(real));
+    memset(w.bias_sums, 0, x.stride * sizeof(real));
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
       load_state(s, x, kept + place_of_chunk(s, c), w.states);
@@ -240,10 +255,12 @@ int scan_backward(const sizes *s, real *const *arrays) {
       }
     }
     store_state(s, x, w.adjoint, grad_initial);
-    const int64_t part = part_of_row(s, k);
-    sum_weight(s, x, w.sums, grad_weights[TRANSITION] + part);
-    if (HAS_INPUT_MATRIX) sum_weight(s, x, w.input_sums, grad_weights[INPUT_MATRIX] + part);
-    if (HAS_OUTPUT_MATRIX) sum_weight(s, x, w.output_sums, grad_weights[OUTPUT_MATRIX] + part);
+    const int64_t n = s->states;
+    sum_weight(s, x, k, n, w.sums, grad_weights[TRANSITION]);
+    if (HAS_INPUT_MATRIX) sum_weight(s, x, k, n, w.input_sums, grad_weights[INPUT_MATRIX]);
+    if (HAS_OUTPUT_MATRIX) sum_weight(s, x, k, n, w.output_sums, grad_weights[OUTPUT_MATRIX]);
+    if (HAS_SKIP) sum_weight(s, x, k, 1, w.skip_sums, grad_weights[SKIP]);
+    if (HAS_DELTA_BIAS) sum_weight(s, x, k, 1, w.bias_sums, grad_weights[DELTA_BIAS]);
   }
   free(w.base);
   restore_mode(mode);

@@ -14,9 +14,10 @@ between two kept states, a program first walks forward through a chunk of so man
 their states to a buffer. The adjoints of the weights are summed over time in registers, and over
 the batch afterwards.
 
-Sequences are `(B, T, D)`, `(B, T, n)` or `(B, T)`, weights `(D, n)`, states `(B, D, n)`; a sequence
-or a weight may be None. Kept states are one flat array. The lowering computes offsets in 64 bits
-for arrays of more than 2^32 bytes; what has to stay below 2^31 are the numbers of pairs and steps.
+Sequences are `(B, T, D)`, `(B, T, n)` or `(B, T)`, weights `(D, n)` or `(D, 1)`, states
+`(B, D, n)`; a sequence or a weight may be None. Kept states are one flat array. The lowering
+computes offsets in 64 bits for arrays of more than 2^32 bytes; what has to stay below 2^31 are the
+numbers of pairs and steps.
 """
 
 import dataclasses
@@ -96,7 +97,7 @@ def backward(
         return None if kind == "mask" else array((*parts, *x.shape))
 
     grads = jax.tree.map(gradient, kinds, sequences)
-    grad_weights = jax.tree.map(lambda _: array(layout.states), weights)
+    grad_weights = jax.tree.map(lambda w: array((w.shape[1], layout.states[1])), weights)
     buffer = array((min(keep, layout.length), *layout.states)) if keep > 1 else None
     shapes = grads, grad_weights, array(layout.states), buffer
     kernel = functools.partial(_backward_kernel, recurrence, options, layout, keep, interpret)
@@ -104,7 +105,9 @@ def backward(
     arrays = given, sequences, jax.tree.map(jnp.transpose, weights)
     grads, grad_weights, grad_initial, _ = call(kernel, layout, shapes, arrays, interpret)
     grads = jax.tree.map(lambda kind, x: x.sum(0) if kind == "state" else x, kinds, grads)
-    grad_weights = jax.tree.map(lambda w: _pairs_first(w, shape).sum(0), grad_weights)
+    grad_weights = jax.tree.map(
+        lambda w: _pairs_first(w, (*shape[:2], len(w))).sum(0), grad_weights
+    )
     return grads, grad_weights, _pairs_first(grad_initial, shape)
 
 
@@ -226,8 +229,20 @@ class Tile:
         _pallas().triton.store(ref.at[index], values, mask=inside)
 
     def load_weights(self, refs):
-        index = self.states, self.features
-        return jax.tree.map(lambda ref: self.load(ref, index, self.valid), refs)
+        return jax.tree.map(
+            lambda ref: self.load(ref, (self.rows(ref), self.features), self.has_row(ref)), refs
+        )
+
+    def rows(self, ref):
+        """The states, or one row for a weight that those of a feature share."""
+        return self.states if ref.shape[0] > 1 else lax.broadcasted_iota(jnp.int32, (1, 1), 0)
+
+    def has_row(self, ref):
+        return self.valid if ref.shape[0] > 1 else self.inside["feature"]
+
+    def store_sum(self, ref, values):
+        """The gradient by a weight, summed over a sequence."""
+        self.store(ref, (self.rows(ref), self.pairs), values, self.has_row(ref))
 
     def load_states(self, ref, *chunk):
         return self.load(ref, (*chunk, self.states, self.pairs), self.valid)
@@ -337,7 +352,7 @@ def _backward_kernel(recurrence, options, layout, keep, interpret, given, sequen
     else:
         carry = _chunks_backward(layout.length, keep, recompute, carry)
     tile.store_states(grad_initial, carry[0])
-    jax.tree.map(tile.store_states, grad_weights, carry[1])
+    jax.tree.map(tile.store_sum, grad_weights, carry[1])
 
 
 def _chunks_backward(length, size, body, carry):

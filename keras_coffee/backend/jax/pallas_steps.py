@@ -6,6 +6,7 @@ derivative is right too: where a branch is not taken, its arguments are kept in 
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from keras_coffee.backend.jax.pallas_driver import Recurrence
 
@@ -33,21 +34,39 @@ def _coffee_read(weights, state, inputs_t):
     return outputs
 
 
-def _selective_advance(weights, state, inputs_t, discretization):
-    """The state x becomes e^(λΔ) x + (e^(λΔ) - 1)/λ B u, or (1 + λΔ) x + Δ B u for Euler."""
-    (transition, fixed, _), (source, delta, varying, _) = weights, inputs_t
-    discretize = {"zoh": _zero_order_hold, "euler": _forward_euler}[discretization]
-    decay, gain = discretize(transition, delta)
+def _selective_advance(weights, state, inputs_t, discretization, delta_softplus):
+    """The state x becomes e^(λΔ) x + (e^(λΔ) - 1)/λ B u, or (1 + λΔ) x + Δ B u for Euler.
+
+    Mamba has the decay of the first and the gain of the second.
+    """
+    (transition, fixed, _, _, bias), (source, delta, varying, _) = weights, inputs_t
+    delta = delta if bias is None else delta + bias
+    delta = _softplus(delta) if delta_softplus else delta
+    decay, gain = _DISCRETIZE[discretization](transition, delta)
     return decay * state + gain * (fixed if varying is None else varying) * source
 
 
 def _selective_read(weights, state, inputs_t):
-    (_, _, fixed), (_, _, _, varying) = weights, inputs_t
-    return jnp.sum((fixed if varying is None else varying) * state, 0, keepdims=True)
+    (_, _, fixed, skip, _), (source, _, _, varying) = weights, inputs_t
+    terms = (fixed if varying is None else varying) * state
+    if skip is not None:  # Once: the first state takes it along.
+        is_first = lax.broadcasted_iota(jnp.int32, terms.shape, 0) == 0
+        terms += jnp.where(is_first, skip * source, 0)
+    return jnp.sum(terms, 0, keepdims=True)
+
+
+def _softplus(x):
+    # Selections, whose derivatives add up to the sigmoid at 0 too, where max and |x| have none.
+    is_positive = x > 0
+    return jnp.where(is_positive, x, 0) + jnp.log1p(jnp.exp(jnp.where(is_positive, -x, x)))
 
 
 def _forward_euler(transition, delta):
     return 1 + transition * delta, delta
+
+
+def _mamba(transition, delta):
+    return jnp.exp(transition * delta), delta
 
 
 def _zero_order_hold(transition, delta):
@@ -63,6 +82,8 @@ def _zero_order_hold(transition, delta):
     gain = delta * jnp.where(small, series, jnp.expm1(far) / far)
     return jnp.exp(exponent), gain
 
+
+_DISCRETIZE = {"zoh": _zero_order_hold, "euler": _forward_euler, "mamba": _mamba}
 
 COFFEE = Recurrence(("feature", "mask"), _coffee_advance, _coffee_read)
 SELECTIVE = Recurrence(

@@ -59,7 +59,7 @@ def scan(direction, name, *tensors, keep, **options):
         *tensors: Sequences, weights and the initial state; or the gradients of outputs and final
             state, what was kept, sequences and weights. None where one is absent.
         keep: How many steps lie between two states that are kept for the gradient, 0 for none.
-        **options: `feedback` or `discretization`.
+        **options: `feedback`; or `discretization` and `delta_softplus`.
     """
     grads, own = ((), tensors[:-1]) if direction == "forward" else (tensors[:3], tensors[3:])
     count = RECURRENCES[name]

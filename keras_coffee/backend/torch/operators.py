@@ -20,8 +20,9 @@ _SCHEMAS = {
     ),
     "selective": (
         "Tensor inputs, Tensor delta, Tensor? input_matrix, Tensor? output_matrix",
-        "Tensor transition, Tensor? fixed_input_matrix, Tensor? fixed_output_matrix",
-        "str discretization",
+        "Tensor transition, Tensor? fixed_input_matrix, Tensor? fixed_output_matrix, "
+        "Tensor? skip, Tensor? delta_bias",
+        "str discretization, bool delta_softplus",
     ),
 }
 

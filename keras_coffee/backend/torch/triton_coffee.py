@@ -63,7 +63,7 @@ def _gate_and_change(state, x, weights, settings):
 
 
 @triton.jit
-def _read(state, shared, weights, is_state, settings):
+def _read(state, x, shared, weights, is_state, settings):
     _, _, readout, _, output_gate = weights
     outputs = sum_of_states(readout * state, is_state)
     if output_gate is not None:

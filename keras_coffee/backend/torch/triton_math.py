@@ -34,13 +34,33 @@ _IS_COMPILED = tl.constexpr(isinstance(_inverse_of_one_plus_exp2, JITFunction))
 
 
 @triton.jit
+def exponential(weight, x):
+    """e^(weight x)."""
+    return tl.exp2((weight * _LOG2_E) * x)
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + e^x) and its derivative, the sigmoid; both to their last digits, however small."""
+    e = tl.exp2(-tl.abs(x) * _LOG2_E)
+    # log(1 + e) = 2 artanh(s) with s = e / (2 + e) ≤ 1/3; near zero log(1 + e) would cancel.
+    s = e / (2 + e)
+    square, series = s * s, tl.zeros_like(x)
+    for k in tl.static_range(17 if x.dtype == tl.float64 else 8, 0, -1):
+        series = series * square + 1 / (2 * k - 1)
+    inverse, is_positive = 1 / (1 + e), x > 0
+    slope = tl.where(is_positive, inverse, e * inverse)
+    return tl.where(is_positive, x, 0.0) + 2 * s * series, slope
+
+
+@triton.jit
 def zero_order_hold(transition, inverse, delta):
     """Decay e^z and gain (e^z - 1) / λ for z = λΔ, and the derivative of the gain by λ.
 
     `inverse` is 1 / λ, or 0 where λ is. By Δ the derivatives are λ e^z and e^z.
     """
     exponent = transition * delta
-    decay = tl.exp2((transition * _LOG2_E) * delta)
+    decay = exponential(transition, delta)
     # What is left out of the series, and of its derivative, is below the rounding.
     slope = tl.zeros_like(exponent)
     if exponent.dtype == tl.float64:

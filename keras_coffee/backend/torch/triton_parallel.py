@@ -47,6 +47,7 @@ from keras_coffee.backend.torch.triton_recurrence import (
     rows,
     run,
     run_back,
+    store_sums,
     zeros_for,
 )
 
@@ -138,7 +139,7 @@ def _launch(
             recurrence.functions,
             recurrence.constants(options),
             *recurrence.split(sequences),
-            tuple(weights),
+            recurrence.with_axes(weights),
             *tensors,
             *(batch, sequences[0].shape[1], dim, n, steps, keep),
             KEEP=keep_mode(keep),
@@ -291,12 +292,7 @@ def _backward(
         )
         adjoint = _at_lane(end, LANES - 1)
     tl.store(by_initial + at, adjoint, mask=is_number)
-    pairs = batch * dim
-    by_weights += tile.state * pairs + tile.sequence * dim + tile.feature
-    for j in tl.static_range(len(sums)):
-        if sums[j] is not None:
-            tl.store(by_weights, tl.sum(sums[j], 2, keep_dims=True), mask=is_number)
-            by_weights += pairs * n
+    store_sums(by_weights, [_sum_of_lanes(x) for x in sums], tile, batch, dim, n)
 
 
 # Lanes, the last axis of a tile.
@@ -319,6 +315,14 @@ def _shifted(x, first):
     """For each lane what `x` is in the lane before it, and `first` in the first one."""
     lane = _lanes_of(x)
     return tl.where(lane == 0, first, tl.gather(x, tl.maximum(lane - 1, 0), 2))
+
+
+@triton.jit
+def _sum_of_lanes(x):
+    if x is None:
+        return None
+    else:
+        return tl.sum(x, 2, keep_dims=True)
 
 
 @triton.jit

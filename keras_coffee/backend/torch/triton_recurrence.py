@@ -34,11 +34,11 @@ class Functions(NamedTuple):
     feature, `shared` what those are that features share, for each state, and `weights` what the
     weights are, in the order of the arguments of `forward`; None where there is none. Where
     `is_step` is false, `state`, `x` and `grad` are zero, and the state, the adjoint and the sums
-    must stay what they are.
+    must stay what they are. A weight that the states of a feature share has one row, as its sum.
 
     `step(state, x, shared, weights, is_step, settings)`
         The next state, and its derivative by `state`.
-    `read(state, shared, weights, is_state, settings)`
+    `read(state, x, shared, weights, is_state, settings)`
         The outputs, summed over the states that there are.
     `step_back(adjoint, sums, state, x, shared, grad, weights, is_state, is_step, settings)`
         From the adjoint of the state after the step, without its own output, to that of `state`
@@ -74,6 +74,13 @@ class Recurrence:
         own = [None if x is None else (x, tl.constexpr(a)) for x, a in pairs if a != "states"]
         return tuple(own), tuple(x for x, axis in pairs if axis == "states")
 
+    @staticmethod
+    def with_axes(weights):
+        """The weights with their axis beyond the features: "states" (D, n), or none (D, 1)."""
+        axes = ["" if w is None or w.shape[-1] == 1 else "states" for w in weights]
+        pairs = zip(weights, axes, strict=True)
+        return tuple(None if w is None else (w, tl.constexpr(axis)) for w, axis in pairs)
+
     def constants(self, options):
         """The options as kernels take them. Triton keeps the name `options` for itself."""
         known = {k: None if v is None else tl.constexpr(v) for k, v in options.items()}
@@ -102,9 +109,9 @@ def empty_results(inputs, state, keep):
 class Gradients:
     """Buffers that a kernel fills, in which sums over features and sequences are left to do.
 
-    A gradient by what features share is a partial sum for each of `tiles` of features. `weights` is
-    (W, n, B, D), for the weights that there are: neighbouring pairs of sequence and feature, which
-    a tile has, write to neighbouring places.
+    A gradient by what features share is a partial sum for each of `tiles` of features. `weights`
+    has (n, B, D), or (1, B, D), of each weight that there is, one after the other: neighbouring
+    pairs of sequence and feature, which a tile has, write to neighbouring places.
     """
 
     def __init__(self, recurrence, sequences, weights, grad_final, tiles):
@@ -114,18 +121,18 @@ class Gradients:
             None if x is None or not axis else x.new_empty(shapes[axis] + x.shape)
             for x, axis in zip(sequences, recurrence.axes, strict=True)
         ]
-        self._is_there = [w is not None for w in weights]
-        self.weights = grad_final.new_empty(sum(self._is_there), n, batch, dim)
+        self._rows = [0 if w is None else w.shape[-1] for w in weights]
+        self.weights = grad_final.new_empty(sum(self._rows), batch, dim)
         self.initial = torch.empty_like(grad_final)
 
     def summed(self):
         """The gradients by sequences, weights and the initial state."""
         sequences = [x.sum(0) if x is not None and x.ndim == 4 else x for x in self.sequences]
         # Operators must not return views of one tensor.
-        sums = iter(self.weights.sum(2).transpose(1, 2))
+        sums = self.weights.sum(1).split(self._rows)
         weights = [
-            next(sums).clone(memory_format=torch.contiguous_format) if is_there else None
-            for is_there in self._is_there
+            x.t().clone(memory_format=torch.contiguous_format) if rows else None
+            for x, rows in zip(sums, self._rows, strict=True)
         ]
         return sequences, weights, self.initial
 
@@ -207,20 +214,40 @@ def in_states(tile, dim, n):
 
 @triton.jit
 def weight(weights, tile, n):
-    """A tile of an array (D, n)."""
+    """A tile of an array (D, n), or a row of it for an array (D, 1)."""
     if weights is None:
         return None
-    else:
-        at = weights + (tile.feature * n + tile.state)
+    elif weights[1] == "states":
+        at = weights[0] + (tile.feature * n + tile.state)
         return tl.load(at, mask=tile.is_state & tile.is_pair, other=0.0)
+    else:
+        return tl.load(weights[0] + tile.feature, mask=tile.is_pair, other=0.0)
 
 
 @triton.jit
 def zeros_for(weight, like):
+    """A sum for a weight, over the lanes that `like` has."""
     if weight is None:
         return None
+    elif weight.shape[0] == 1:
+        return tl.zeros_like(tl.sum(like, 0, keep_dims=True))
     else:
         return tl.zeros_like(like)
+
+
+@triton.jit
+def store_sums(by_weights, sums, tile, batch, dim, n):
+    """Stores the sums over a tile's steps, of each weight by itself."""
+    pairs, at = batch * dim, tile.sequence * dim + tile.feature
+    for k in tl.static_range(len(sums)):
+        if sums[k] is not None:
+            if sums[k].shape[0] == 1:
+                tl.store(by_weights + at, sums[k], mask=tile.is_pair)
+                by_weights += pairs
+            else:
+                in_sums = by_weights + (tile.state * pairs + at)
+                tl.store(in_sums, sums[k], mask=tile.is_state & tile.is_pair)
+                by_weights += pairs * n
 
 
 @triton.jit
@@ -369,7 +396,7 @@ def run(
             )
             growth *= derivative
             if READ:
-                y = recurrence.read(state, shared[i], data.weights, data.is_state, settings)
+                y = recurrence.read(state, x[i], shared[i], data.weights, data.is_state, settings)
                 store(data.y_at, y, t, is_step)
     return state, growth
 

@@ -33,6 +33,7 @@ from keras_coffee.backend.torch.triton_recurrence import (
     rows,
     run,
     run_back,
+    store_sums,
     zeros_for,
 )
 
@@ -106,7 +107,7 @@ def _launch(kernel, recurrence, options, sequences, weights, tensors, shape, kee
             recurrence.constants(options),
             own,
             shared,
-            tuple(weights),
+            recurrence.with_axes(weights),
             *tensors,
             *(batch, sequences[0].shape[1], dim, n, keep),
             KEEP=keep_mode(keep),
@@ -131,7 +132,7 @@ def _tile(
     ALL_STATES: tl.constexpr,
     ALL_PAIRS: tl.constexpr,
 ):
-    """A program's tile, and its place in arrays (n, B, D) and in a slab."""
+    """A program's tile, and its place in a slab."""
     program, lane, state = tl.program_id(0).to(tl.int64), tl.arange(0, P)[None, :], rows(N)
     # What a program has are neighbours, up to the end of its sequence or of all of them.
     first, end, part = program * P, batch * dim, program
@@ -150,7 +151,7 @@ def _tile(
     is_state = tl.full((N, 1), 1, tl.int1) if ALL_STATES else state < n
     # What features share is the same for all lanes along P: each loads what it needs.
     tile = Tile(sequence, feature, is_pair, state, is_state, state + tl.zeros_like(lane), part)
-    return tile, state * (batch * dim) + first + lane, first * n + state * width + lane
+    return tile, first * n + state * width + lane
 
 
 @triton.jit(do_not_specialize=_INTEGERS)
@@ -179,7 +180,7 @@ def _forward(
 ):
     batch, length = batch.to(tl.int64), length.to(tl.int64)
     dim, n = dim.to(tl.int64), n.to(tl.int64)
-    tile, in_sums, in_slab = _tile(batch, dim, n, IS_SHARED, N, P, ALL_STATES, ALL_PAIRS)
+    tile, in_slab = _tile(batch, dim, n, IS_SHARED, N, P, ALL_STATES, ALL_PAIRS)
     is_number, slab = tile.is_state & tile.is_pair, batch * dim * n
     here = data(sequences, shared, weights, outputs, tile, length, dim, n)
     kept_at = Place(kept + in_slab, slab, is_number)
@@ -230,7 +231,7 @@ def _backward(
 ):
     batch, length = batch.to(tl.int64), length.to(tl.int64)
     dim, n = dim.to(tl.int64), n.to(tl.int64)
-    tile, in_sums, in_slab = _tile(batch, dim, n, IS_SHARED, N, P, ALL_STATES, ALL_PAIRS)
+    tile, in_slab = _tile(batch, dim, n, IS_SHARED, N, P, ALL_STATES, ALL_PAIRS)
     is_number, slab = tile.is_state & tile.is_pair, batch * dim * n
     here = data(sequences, shared, weights, grad_outputs, tile, length, dim, n)
     gradients_at = places_of_gradients(by_sequences, by_shared, tile, length, dim, n)
@@ -257,7 +258,4 @@ def _backward(
             recurrence, settings, adjoint, sums, here, states_at, gradients_at, span, True, GROUP
         )
     tl.store(by_initial + at, adjoint, mask=is_number)
-    for k in tl.static_range(len(sums)):
-        if sums[k] is not None:
-            tl.store(by_weights + in_sums, sums[k], mask=is_number)
-            by_weights += slab
+    store_sums(by_weights, sums, tile, batch, dim, n)
