@@ -1,5 +1,6 @@
 """Kernels for a CPU as operations of TensorFlow: where they run, and where the loop does."""
 
+import functools
 import itertools
 import os
 import re
@@ -92,6 +93,20 @@ def test_matrices_that_do_not_vary(shape, varying):
     assert_matches(selective_scan, oracles.selective, arrays, cotangents_of(arrays), "float64")
 
 
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("shape", CUT, ids=str)
+def test_skip_and_bias_in_blocks_that_do_not_come_out_even(shape):
+    arrays = selective_arrays(shape, optional=True, delta_softplus=True)
+    options = {"discretization": "mamba", "delta_softplus": True}
+    assert_matches(
+        functools.partial(selective_scan, **options),
+        functools.partial(oracles.selective, **options),
+        arrays,
+        cotangents_of(arrays),
+        "float64",
+    )
+
+
 def results_and_gradients(scan, arrays, **options):
     tensors = [tf.constant(x) for x in arrays.values()]
     with tf.GradientTape() as tape:
@@ -145,7 +160,7 @@ def test_the_work_is_divided_as_where_python_divides_it(scan, make, oracle):
         if scan is coffee_scan:
             name, options = "coffee", {"feedback": "sigmoid"}
         else:
-            name, options = "selective", {"discretization": "zoh"}
+            name, options = "selective", {"discretization": "zoh", "delta_softplus": False}
             arrays["varying_input_matrix"] = arrays.pop("input_matrix")
             arrays["varying_output_matrix"] = arrays.pop("output_matrix")
         tensors = [arrays.get(x) for x in kernels.RECURRENCES[name].names]
@@ -465,7 +480,7 @@ def test_the_switch_takes_two_values(monkeypatch):
 @pytest.fixture
 def as_new(monkeypatch):
     """As if no kernel had been tried yet."""
-    monkeypatch.setattr(compiler, "warn", compiler.functools.cache(compiler.warn.__wrapped__))
+    monkeypatch.setattr(compiler, "warn", functools.cache(compiler.warn.__wrapped__))
     for name in ("scan_operations", "linear_operations"):
         make = getattr(cpu_kernels, name).__wrapped__
         monkeypatch.setattr(cpu_kernels, name, cpu_kernels._once(make))
@@ -478,7 +493,7 @@ def without_libraries(as_new, monkeypatch):
         (cpu_kernels, "_scan_library"),
         (cpu_kernels, "_linear_library"),
     ):
-        function = compiler.functools.cache(getattr(module, name).__wrapped__)
+        function = functools.cache(getattr(module, name).__wrapped__)
         monkeypatch.setattr(module, name, function)
 
 
@@ -542,7 +557,7 @@ ARGUMENTS = [SEQUENCE, SEQUENCE, (2, 3, 5), (2, 3, 5), (4, 5)]
 def operations_of_selective():
     present = [name in ("transition",) for name in kernels.RECURRENCES["selective"].names]
     present[:4] = [True] * 4
-    options = (("discretization", "zoh"),)
+    options = (("discretization", "zoh"), ("delta_softplus", False))
     return cpu_kernels._scan_library("selective", tuple(present), "float32", options)
 
 

@@ -25,12 +25,14 @@ class Recurrence(NamedTuple):
         sequences: Names of its sequences, in order; the first one has the inputs `(B, T, D)`.
         weights: Names of its weights, in order: `(D, n)`, or `(D, 1)` where the states of a
             feature share it. The first one is always there and `(D, n)`.
+        per_feature: The weights `(D, 1)`.
         shared: Sequences `(B, T, n)` that all features share.
         constant: Sequences without a gradient.
     """
 
     sequences: tuple[str, ...]
     weights: tuple[str, ...]
+    per_feature: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
 
@@ -42,7 +44,7 @@ class Recurrence(NamedTuple):
     def axes(self, name: str) -> str:
         """Those of an array, by their letters."""
         if name in self.weights:
-            return "Dn"
+            return "D1" if name in self.per_feature else "Dn"
         return "BT" if name == "mask" else "BTn" if name in self.shared else "BTD"
 
     def has_gradient(self, name: str) -> bool:
@@ -67,6 +69,7 @@ RECURRENCES = {
     "selective": Recurrence(
         sequences=("inputs", "delta", "varying_input_matrix", "varying_output_matrix"),
         weights=("transition", "input_matrix", "output_matrix", "skip", "delta_bias"),
+        per_feature=("skip", "delta_bias"),
         shared=("varying_input_matrix", "varying_output_matrix"),
     ),
 }

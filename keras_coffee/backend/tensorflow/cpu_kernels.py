@@ -235,5 +235,5 @@ def _example_shapes(name, places):
     definition = kernels.RECURRENCES[name]
     pairs = zip(places, definition.names, strict=True)
     axes = {k: definition.axes(x) for k, x in pairs if k is not None}
-    sizes = {"B": 2, "T": 3, "D": 3, "n": 2}
+    sizes = {"B": 2, "T": 3, "D": 3, "n": 2, "1": 1}
     return [tuple(sizes[x] for x in each) for each in (*(axes[k] for k in sorted(axes)), "BDn")]
