@@ -600,7 +600,8 @@ def test_every_shape_is_checked(operations, direction, shapes):
 def test_shapes_are_named():
     forward, _, _ = operations_of_linear()
     message = (
-        r"keras_coffee: state has the shape \(3, 4\), which does not fit B\*, B = 2, T = 3, D = 4\."
+        r"keras_coffee: state has the shape \(3, 4\), which does not fit B\*, where "
+        r"B = 2 sequences, T = 3 steps, D = 4 features\."
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         forward(tf.zeros(SEQUENCE), tf.zeros(SEQUENCE), tf.zeros((3, 4)), keep=0, threads=1)

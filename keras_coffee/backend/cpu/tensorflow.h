@@ -121,10 +121,14 @@ static void refuse(call *c, const array *a, const TF_Tensor *x) {
   int n = snprintf(message, sizeof message, "keras_coffee: %s has the shape (", a->name);
   for (int k = 0; k < TF_NumDims(x) && n < 200; k++)
     n += snprintf(message + n, 24, k ? ", %lld" : "%lld", (long long)TF_Dim(x, k));
-  n += snprintf(message + n, 40, "), which does not fit %s", a->axes);
-  for (const char *axis = "BTDn"; *axis; axis++)
-    if (c->size_of[(int)*axis] >= 0)
-      n += snprintf(message + n, 32, ", %c = %lld", *axis, (long long)c->size_of[(int)*axis]);
+  n += snprintf(message + n, 40, "), which does not fit %s, where", a->axes);
+  static const char *const words[] = {"B sequences", "T steps", "D features", "n states"};
+  for (int k = 0, count = 0; k < 4; k++) {
+    const int64_t size = c->size_of[(int)*words[k]];
+    if (size < 0) continue;
+    n += snprintf(message + n, 40, "%s %c = %lld%s", count++ ? "," : "", *words[k], (long long)size,
+                  words[k] + 1);
+  }
   snprintf(message + n, 2, ".");
   TF_SetStatus(c->status, TF_INVALID_ARGUMENT, message);
 }
