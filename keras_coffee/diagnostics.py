@@ -59,7 +59,7 @@ def layer_lyapunov_exponent(
     if initial_state is None:
         initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]
     inputs, mask = layer.prepare(inputs, mask)
-    return lyapunov_exponent(layer.cell(), inputs, initial_state, mask)
+    return lyapunov_exponent(layer.cell(), layer.cell_inputs(inputs), initial_state, mask)
 
 
 def lyapunov_exponent(

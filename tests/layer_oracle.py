@@ -61,7 +61,7 @@ def run(layer, arrays, cotangents, mask):
         if rows:
             total = stack(rows, 0).sum(0)
             # A product of matrices may be summed over the batch in the dtype of its factors.
-            is_product = name.endswith(("_projection", "kernel", "skip"))
+            is_product = name.endswith(("_projection", "kernel", "skip")) and len(total.shape) > 1
             is_low = is_product or layer.variable_dtype in LOW_PRECISION
             gradients[name] = lowered(total, layer.compute_dtype) if is_low else total
     gradients["inputs"] = lowered(gradients["inputs"], layer.compute_dtype)
@@ -91,12 +91,30 @@ def equation(layer, weights, inputs, states, cotangents):
     w = {name: Rounded(weight) for name, weight in weights.items()}
     inputs, states = Rounded(inputs), {name: Rounded(state) for name, state in states.items()}
     others = {"TwoStates": _two_states, "MinGRU": _min_gru, "LRU": _lru}
+    others["CausalConv1D"] = _causal_conv
     if (name := type(layer).__name__) in others:
         return others[name](layer, w, inputs, states, cotangents)
     if name == "CoffeeLayer":
-        arrays = w | {"inputs": inputs} | states
-        return oracles.coffee(arrays, cotangents, layer.feedback)
+        return _coffee(layer, w, inputs, states["initial_state"], cotangents)
     return _selective(layer, w, inputs, states["initial_state"], cotangents)
+
+
+def _coffee(layer, w, inputs, state, cotangents):
+    dtype, arrays = layer.compute_dtype, w | {"inputs": inputs, "initial_state": state}
+    if layer.input_gate is None:
+        return oracles.coffee(arrays, cotangents, layer.feedback)
+    is_full, weight = layer.input_gate == "full", w["gate_projection"]
+    arrays["gate_inputs"] = _product(inputs, weight, dtype) if is_full else inputs * weight
+    results, by = oracles.coffee(arrays, cotangents, layer.feedback)
+    by_gate = by["gate_inputs"]
+    if is_full:
+        by_weight, by_inputs = (
+            _by_weight(inputs, by_gate, dtype),
+            _by_factor(by_gate, weight, dtype),
+        )
+    else:
+        by_weight, by_inputs = (by_gate * inputs).sum((0, 1)), by_gate * weight
+    return results, by | {"gate_projection": by_weight, "inputs": by["inputs"] + by_inputs}
 
 
 def _selective(layer, w, inputs, state, cotangents):
@@ -208,6 +226,33 @@ def _lru(layer, w, inputs, states, cotangents):
         "input_kernel": _by_weight(inputs, by_driven, dtype),
         "output_kernel": _by_weight(read, cotangents[0], dtype),
         "skip": _by_weight(inputs, cotangents[0], dtype),
+    }
+
+
+def _causal_conv(layer, w, inputs, states, cotangents):
+    kernel, state = _low(w["kernel"], layer.compute_dtype), states["initial_state"]
+    size, length = layer.kernel_size, inputs.shape[1]
+    known = [state[:, k] for k in range(size - 1)] + [inputs[:, t] for t in range(length)]
+    windows = [stack(known[k : k + length], 1) for k in range(size)]
+    argument = sum((window * kernel[k] for k, window in enumerate(windows)), Rounded(0.0))
+    argument = argument + w["bias"] if layer.use_bias else argument
+    outputs, slope = argument, 1.0
+    if layer.get_config()["activation"] == "silu":
+        outputs = argument * oracles.sigmoid(argument)
+        slope = oracles.sigmoid(argument) + argument * oracles.sigmoid_slope(argument)
+    by_argument = as_rounded(cotangents[0] * slope)
+    by_known = [cotangents[1][:, k - length] for k in range(length, len(known))]
+    by_known = [Rounded(np.zeros(state[:, 0].shape))] * length + by_known if size > 1 else []
+    by_known = by_known or [Rounded(np.zeros(inputs[:, 0].shape))] * length
+    for k in range(size):
+        for t in range(length):
+            by_known[t + k] = by_known[t + k] + by_argument[:, t] * kernel[k]
+    by_kernel = [(window * by_argument).sum((0, 1)) for window in windows]
+    return (outputs, stack(known[length:], 1) if size > 1 else state), {
+        "inputs": stack(by_known[size - 1 :], 1),
+        "initial_state": stack(by_known[: size - 1], 1) if size > 1 else state,
+        "kernel": stack(by_kernel, 0),
+        **({"bias": by_argument.sum((0, 1))} if layer.use_bias else {}),
     }
 
 

@@ -21,6 +21,9 @@ def values(oracle, arrays, *options):
 # COFFEE.
 
 
+# Arrays may have `input_matrix`, `output_gate`, `gate_bias`, and `gate_inputs`, `(B, T, D)`.
+
+
 def coffee(arrays, cotangents, feedback="sigmoid"):
     """Outputs `(B, T, D)` and the final state `(B, D, n)`."""
     states = coffee_states(arrays, feedback)
@@ -35,18 +38,27 @@ def coffee_states(arrays, feedback="sigmoid"):
     for t in range(arrays["inputs"].shape[1]):
         source = plain["inputs"][:, t, :, None]
 
-        def step(state, source=source):
-            return coffee_step(arrays, state, source, feedback)
+        def step(state, source=source, t=t):
+            return coffee_step(_at_step(arrays, t), state, source, feedback)
 
-        def jacobian(state, source=source):
-            return coffee_jacobian(plain, state, source, feedback)
+        def jacobian(state, source=source, t=t):
+            return coffee_jacobian(_at_step(plain, t), state, source, feedback)
 
         states.append(advance(step, jacobian, states[-1]))
     return stack(states, 1)
 
 
+def _at_step(arrays, t):
+    """What the gate sees of a sequence, for one step of it."""
+    has_one = "gate_inputs" in arrays
+    return arrays | {"gate_inputs": arrays["gate_inputs"][:, t]} if has_one else arrays
+
+
 def coffee_step(arrays, state, source, feedback="sigmoid"):
-    """The state after `state`, both `(..., D, n)`, with inputs `(..., D, 1)`."""
+    """The state after `state`, both `(..., D, n)`, with inputs `(..., D, 1)`.
+
+    What the gate sees besides, `arrays["gate_inputs"]`, is `(..., D)`.
+    """
     delta, _ = _gate(arrays, state, source, feedback)
     return state + delta * _change(arrays, state, source)
 
@@ -71,6 +83,8 @@ def coffee_gradients(arrays, states, grad_outputs, grad_final, feedback="sigmoid
     grad_argument = adjoint * slope * _change(arrays, before, source)
     gradients["transition"] = (grad_change * before).sum((0, 1))
     gradients["gate"] = (grad_argument * (source if feedback is None else before)).sum((0, 1))
+    gradients["gate_bias"] = grad_argument.sum((0, 1))
+    gradients["gate_inputs"] = grad_argument.sum(-1)
     grad_source = grad_change
     if "input_matrix" in arrays:
         gradients["input_matrix"] = (grad_change * source).sum((0, 1))
@@ -83,6 +97,10 @@ def coffee_gradients(arrays, states, grad_outputs, grad_final, feedback="sigmoid
 def _gate(arrays, state, source, feedback):
     """Δ, and its derivative by the argument of the gate."""
     argument = arrays["gate"] * (source if feedback is None else state)
+    if "gate_inputs" in arrays:
+        argument = argument + arrays["gate_inputs"][..., None]
+    if "gate_bias" in arrays:
+        argument = argument + arrays["gate_bias"]
     if feedback == "linear":
         return argument, 1.0
     return sigmoid(argument), sigmoid_slope(argument)

@@ -4,13 +4,15 @@ Each has one group of states for every scale in `GATES`, none of which sees anot
 sequence for every scale in `INPUTS`. Nothing in the loops comes from the package.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from keras import ops
 from oracles import coffee_step, sigmoid
 
-from keras_coffee.cells import CoffeeCell, DiagonalGRUCell, ElmanCell
+from keras_coffee.cells import Cell, CoffeeCell, DiagonalGRUCell, ElmanCell
 
 GATES = (0.5, 1, 2, 4, 10)
 INPUTS = (0.1, 1, 3)
@@ -37,6 +39,41 @@ def coffee(length):
         return coffee_step(weights, state, inputs[..., None])
 
     return _case(CoffeeCell, weights, (length, dim), (dim, 1), step, generator)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedCoffee(Cell):
+    """COFFEE whose gate has a bias, and inputs of its own: the second half of the inputs."""
+
+    transition: Any
+    gate: Any
+    gate_bias: Any
+
+    structure = "diagonal"
+
+    def step(self, state, inputs):
+        cell, inputs = self._coffee(inputs)
+        return cell.step(state, inputs)
+
+    def jacobian(self, state, inputs):
+        cell, inputs = self._coffee(inputs)
+        return cell.jacobian(state, inputs)
+
+    def _coffee(self, inputs):
+        cell = CoffeeCell(self.transition, self.gate, gate_bias=self.gate_bias)
+        return cell, tuple(ops.split(inputs, 2, axis=-1))
+
+
+def gated_coffee(length):
+    case, generator = coffee(length), np.random.default_rng(1)
+    weights = case.weights | {"gate_bias": generator.normal(size=case.weights["gate"].shape)}
+
+    def step(weights, state, inputs):
+        source, gate_inputs = np.split(inputs, 2, axis=-1)
+        return coffee_step(weights | {"gate_inputs": gate_inputs}, state, source[..., None])
+
+    dim = len(case.weights["gate"])
+    return _case(GatedCoffee, weights, (length, 2 * dim), (dim, 1), step, generator)
 
 
 def diagonal_gru(length):
@@ -73,7 +110,12 @@ def elman(length):
     return _case(ElmanCell, weights, (length, count, dim), (count, width), step, generator)
 
 
-CASES = {"coffee": coffee, "diagonal GRU": diagonal_gru, "Elman": elman}
+CASES = {
+    "coffee": coffee,
+    "gated coffee": gated_coffee,
+    "diagonal GRU": diagonal_gru,
+    "Elman": elman,
+}
 
 
 def _case(cell, weights, inputs_shape, state_shape, step, generator):

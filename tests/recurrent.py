@@ -7,7 +7,7 @@ from keras import ops
 from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
-from keras_coffee.layers import LRU, MinGRU, RecurrentLayer, StateSpec, WeightSpec
+from keras_coffee.layers import LRU, CausalConv1D, MinGRU, RecurrentLayer, StateSpec, WeightSpec
 from keras_coffee.ops import linear_scan
 
 
@@ -64,14 +64,22 @@ class TwoStates(RecurrentLayer):
 
 # Those with n states for each feature.
 STATE_SPACE_LAYERS = (CoffeeLayer, S6Layer, LinearizedS6Layer)
-LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU)
+LAYERS = (*STATE_SPACE_LAYERS, MinGRU, LRU, CausalConv1D)
 
+COFFEE_OPTIONS = {
+    "output_filter": True,
+    "use_input_matrix": True,
+    "input_gate": "full",
+    "use_gate_bias": True,
+}
 # Layer, arguments, parameters at D = 3.
 CASES = {
     "coffee": (CoffeeLayer, {"n": 4}, 36),
     "coffee-filter": (CoffeeLayer, {"n": 4, "output_filter": True}, 48),
     "coffee-input-matrix": (CoffeeLayer, {"n": 4, "use_input_matrix": True}, 48),
-    "coffee-all": (CoffeeLayer, {"n": 4, "output_filter": True, "use_input_matrix": True}, 60),
+    "coffee-gate-feature": (CoffeeLayer, {"n": 4, "input_gate": "feature"}, 39),
+    "coffee-gate-bias": (CoffeeLayer, {"n": 4, "feedback": None, "use_gate_bias": True}, 48),
+    "coffee-all": (CoffeeLayer, {"n": 4, **COFFEE_OPTIONS}, 81),
     "coffee-linear": (CoffeeLayer, {"n": 4, "feedback": "linear"}, 36),
     "coffee-none": (CoffeeLayer, {"n": 4, "feedback": None}, 36),
     "s6": (S6Layer, {"n": 4}, 45),
@@ -79,10 +87,12 @@ CASES = {
     "min-gru": (MinGRU, {"units": 4}, 32),
     "min-gru-plain": (MinGRU, {"units": 4, "activation": None, "use_bias": False}, 24),
     "lru": (LRU, {"units": 4, "n": 5}, 97),
+    "causal-conv": (CausalConv1D, {"kernel_size": 4, "activation": "silu"}, 15),
+    "causal-conv-plain": (CausalConv1D, {"kernel_size": 2, "use_bias": False}, 6),
     "two-states": (TwoStates, {"n": 4}, 22),
 }
 # One case a layer, for what takes long.
-CHOSEN = ("coffee-all", "s6", "linearized-s6", "min-gru", "lru")
+CHOSEN = ("coffee-all", "s6", "linearized-s6", "min-gru", "lru", "causal-conv")
 # For what takes longer, and is about Keras more than about an equation: layers that are linear in
 # their state share masks, states and solvers, so where each is compiled some files take the one,
 # some the other by day.
@@ -162,8 +172,13 @@ def expected(layer, inputs, initial_state=None):
         return _min_gru(layer, w, u, *states)
     if isinstance(layer, LRU):
         return _lru(layer, w, u, *states)
+    if isinstance(layer, CausalConv1D):
+        return _causal_conv(layer, w, u, *states)
     arrays = {"inputs": u, "initial_state": np.float64(states[0])}
     if isinstance(layer, CoffeeLayer):
+        if layer.input_gate is not None:
+            by = w["gate_projection"]
+            arrays["gate_inputs"] = u @ by if layer.input_gate == "full" else u * by
         return oracles.values(oracles.coffee, w | arrays, layer.feedback)
     arguments = u @ w["step_projection"]
     if isinstance(layer, S6Layer):
@@ -211,3 +226,14 @@ def _lru(layer, w, u, state):
         state = decay * state + np.exp(w["log_scale"]) * (u[:, t] @ b)
         outputs.append((state @ c).real + u[:, t] @ w["skip"])
     return np.stack(outputs, 1), state
+
+
+def _causal_conv(layer, w, u, window):
+    outputs = []
+    for t in range(u.shape[1]):
+        window = np.concatenate([window, u[:, t : t + 1]], 1)
+        y = (w["kernel"] * window).sum(1) + w.get("bias", 0.0)
+        is_silu = layer.get_config()["activation"] == "silu"
+        outputs.append(y * oracles.sigmoid(y) if is_silu else y)
+        window = window[:, 1:]
+    return np.stack(outputs, 1), window

@@ -9,8 +9,11 @@ from keras import ops
 from rounding import Rounded, assert_agrees
 
 
-def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, seed=0):
-    """Arrays of a COFFEE scan of shape (B, T, D, n), by name: hard ones, unless told otherwise."""
+def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, gated=False, seed=0):
+    """Arrays of a COFFEE scan of shape (B, T, D, n), by name: hard ones, unless told otherwise.
+
+    `gated`: with inputs and a bias of the gate, as large as the gate's weights.
+    """
     batch, length, dim, n = shape
     generator = np.random.default_rng(seed)
     arrays = {
@@ -23,6 +26,9 @@ def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, seed
     if optional:
         arrays["input_matrix"] = generator.normal(size=(dim, n))
         arrays["output_gate"] = generator.normal(size=(dim, n))
+    if gated:
+        arrays["gate_inputs"] = gate_scale * generator.normal(size=(batch, length, dim))
+        arrays["gate_bias"] = gate_scale * generator.normal(size=(dim, n))
     return as_float32(arrays)
 
 

@@ -53,7 +53,7 @@ def test_masked_steps_do_not_count_and_do_not_turn_the_direction(name, junk):
 
 
 def test_the_exponent_of_a_layer_leaves_masked_steps_out():
-    layer = CoffeeLayer(2, transition_initializer="zeros", gate_initializer="ones")
+    layer = CoffeeLayer(2, input_gate="full", transition_initializer="zeros")
     inputs = np.random.default_rng(0).normal(size=(2, 40, 3)).astype("float32")
     layer.build(inputs.shape)
     layer.transition.assign(np.full((3, 2), -1.0))

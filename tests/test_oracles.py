@@ -27,10 +27,10 @@ def check_by_complex_steps(oracle, arrays):
         np.testing.assert_allclose(gradients[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize(("optional", "gated"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("feedback", ["sigmoid", "linear", None])
-def test_gradients_of_coffee(feedback, optional):
-    arrays = coffee_arrays(SHAPE, gate_scale=0.3, input_scale=1.0, optional=optional)
+def test_gradients_of_coffee(feedback, optional, gated):
+    arrays = coffee_arrays(SHAPE, gate_scale=0.3, input_scale=1.0, optional=optional, gated=gated)
     check_by_complex_steps(lambda a, c: oracles.coffee(a, c, feedback), arrays)
 
 

@@ -1,5 +1,7 @@
 """Scans on PyTorch: what the tests of its kernels, operators and fallback share."""
 
+import functools
+
 import oracles
 import pytest
 import torch
@@ -48,7 +50,11 @@ def assert_equal(actual, expected):
 
 SCANS = pytest.mark.parametrize(
     ("scan", "make"),
-    [(coffee_scan, coffee_arrays), (selective_scan, selective_arrays)],
-    ids=["coffee", "selective"],
+    [
+        (coffee_scan, coffee_arrays),
+        (coffee_scan, functools.partial(coffee_arrays, gated=True)),
+        (selective_scan, selective_arrays),
+    ],
+    ids=["coffee", "gated", "selective"],
 )
 VARYING = pytest.mark.parametrize("varying", [(True, True), (True, False), (False, True)], ids=str)

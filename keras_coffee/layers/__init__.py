@@ -1,5 +1,6 @@
 """Layers."""
 
+from keras_coffee.layers.causal_conv import CausalConv1D as CausalConv1D
 from keras_coffee.layers.coffee import CoffeeLayer as CoffeeLayer
 from keras_coffee.layers.declared_weights import WeightSpec as WeightSpec
 from keras_coffee.layers.four_directions import FourDirections as FourDirections

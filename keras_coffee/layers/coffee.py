@@ -1,6 +1,6 @@
 """The COFFEE layer."""
 
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import keras
 from keras import ops
@@ -13,6 +13,9 @@ from keras_coffee.layers.state_space import StateSpaceLayer
 from keras_coffee.ops import masking
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
 from keras_coffee.ops.nonlinear_scan import nonlinear_scan
+
+InputGate = Literal["feature", "full"] | None
+INPUT_GATES = (None, "feature", "full")
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -27,15 +30,28 @@ class CoffeeLayer(StateSpaceLayer):
     parameters. `transition` λ starts at 0 and is kept in [-2, 0], so that a step never expands the
     state by itself; `gate` w and `readout` C start from N(0, 1).
 
+    With `input_gate` and `use_gate_bias` the gate sees the input too:
+
+        Δ(k) = σ(w ⊙ x(k-1) + V u(k) + β)
+
+    All n states of a feature share its element of V u(k).
+
     Args:
         n: States per feature, a positive integer.
         feedback: `"sigmoid"` is the model. The others are the paper's ablations: `"linear"` drops
-            the sigmoid, Δ(k) = w ⊙ x(k-1), and then never leaves the state 0, where layers start;
-            None gates from the layer's own input feature, Δ(k) = σ(w u(k)).
+            the sigmoid, Δ(k) = w ⊙ x(k-1), and then never leaves the state 0, where layers start,
+            unless the gate sees the input or has a bias; None gates from the layer's own input
+            feature, Δ(k) = σ(w u(k)).
         output_filter: If True, y(k) = σ(w_γ · x(k)) C x(k), with the weight `output_gate`; nD
             more parameters.
         use_input_matrix: If True, the input enters as b u(k), with the weight `input_matrix`; nD
             more parameters. The model before step 3 of the paper.
+        input_gate: `"full"` adds V u(k) to the argument of the gate, with the weight
+            `gate_projection`, `(D, D)`, which multiplies the inputs from the right; D² more
+            parameters. `"feature"` adds v ⊙ u(k), with `gate_projection` v, `(D,)`; D more. Both
+            start from Glorot's uniform distribution. None, the default, adds nothing.
+        use_gate_bias: If True, the gate has a bias β for each state, with the weight `gate_bias`,
+            `(D, n)`, which starts at 0; nD more parameters.
         solver: `"auto"`, `"sequential"`, or parallel in time `"newton"`, `"elk"` or a `Newton` or
             `Elk` of `keras_coffee.solvers`.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
@@ -48,8 +64,8 @@ class CoffeeLayer(StateSpaceLayer):
     `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
 
     Raises:
-        ValueError: if `n` is not a positive integer, `feedback` or `solver` is unknown, or the
-            inputs are not `(B, T, D)`.
+        ValueError: if `n` is not a positive integer, `feedback`, `input_gate` or `solver` is
+            unknown, or the inputs are not `(B, T, D)`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(n=8)])
@@ -58,13 +74,17 @@ class CoffeeLayer(StateSpaceLayer):
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", section 3, equations
-        (Delta-feedback) and (final_model).
+        (Delta-feedback) and (final_model). `input_gate` and `use_gate_bias` are not in the paper.
     """
 
     KIND = "nonlinear"
-    WEIGHTS = dict.fromkeys(
-        ("transition", "gate", "readout", "input_matrix", "output_gate"), WeightSpec(("D", "n"))
-    )
+    WEIGHTS = {
+        **dict.fromkeys(
+            ("transition", "gate", "readout", "input_matrix", "output_gate"), WeightSpec(("D", "n"))
+        ),
+        "gate_projection": WeightSpec(("D", "D")),
+        "gate_bias": WeightSpec(("D", "n")),
+    }
 
     def __init__(
         self,
@@ -73,6 +93,8 @@ class CoffeeLayer(StateSpaceLayer):
         output_filter: bool = False,
         use_input_matrix: bool = False,
         *,
+        input_gate: InputGate = None,
+        use_gate_bias: bool = False,
         return_sequences: bool = True,
         return_state: bool = False,
         go_backwards: bool = False,
@@ -95,25 +117,44 @@ class CoffeeLayer(StateSpaceLayer):
         output_gate_initializer: Rule = "standard_normal",
         output_gate_regularizer: Rule = None,
         output_gate_constraint: Rule = None,
+        gate_projection_initializer: Rule = "glorot_uniform",
+        gate_projection_regularizer: Rule = None,
+        gate_projection_constraint: Rule = None,
+        gate_bias_initializer: Rule = "zeros",
+        gate_bias_regularizer: Rule = None,
+        gate_bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
         if feedback not in FEEDBACKS:
             raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
-        self._optional = {"input_matrix": use_input_matrix, "output_gate": output_filter}
-        super().__init__(**handed_on(locals(), "feedback", "output_filter", "use_input_matrix"))
+        if input_gate not in INPUT_GATES:
+            raise ValueError(f"`input_gate` must be one of {INPUT_GATES}, received {input_gate!r}.")
+        self._optional = {
+            "input_matrix": use_input_matrix,
+            "output_gate": output_filter,
+            "gate_projection": input_gate is not None,
+            "gate_bias": use_gate_bias,
+        }
+        self.input_gate: InputGate = input_gate
+        super().__init__(**handed_on(locals(), *_OWN))
         self.feedback: Feedback = feedback
         self.output_filter = output_filter
         self.use_input_matrix = use_input_matrix
+        self.use_gate_bias = use_gate_bias
 
     def weight_specs(self) -> dict[str, WeightSpec]:
-        return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
+        specs = {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
+        if self.input_gate == "feature":
+            specs["gate_projection"] = WeightSpec(("D",))
+        return specs
 
     def scan(
         self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         return coffee_scan(
             inputs,
-            **{name: getattr(self, name) for name in self.weight_specs()},
+            **self._cell_weights(),
+            gate_inputs=self._gate_inputs(inputs),
             feedback=self.feedback,
             initial_state=initial_state,
             mask=mask,
@@ -154,16 +195,23 @@ class CoffeeLayer(StateSpaceLayer):
         # Every state as a feature of its own, read out as it is.
         shape = (*ops.shape(inputs), self.n)
         cell = self.cell()
-        weights = cell.transition, cell.gate, ops.ones_like(cell.gate), cell.input_matrix
-        transition, gate, one, input_matrix = (
-            None if weight is None else ops.reshape(weight, (-1, 1)) for weight in weights
+        weights = cell.transition, cell.gate, ops.ones_like(cell.gate)
+        transition, gate, one, input_matrix, gate_bias = (
+            None if weight is None else ops.reshape(weight, (-1, 1))
+            for weight in (*weights, cell.input_matrix, cell.gate_bias)
+        )
+        source, gate_inputs = (
+            None if x is None else ops.repeat(x, self.n, axis=-1)
+            for x in (inputs, self._gate_inputs(inputs))
         )
         states, _ = coffee_scan(
-            ops.repeat(inputs, self.n, axis=-1),
+            source,
             transition,
             gate,
             one,
             input_matrix=input_matrix,
+            gate_inputs=gate_inputs,
+            gate_bias=gate_bias,
             feedback=self.feedback,
             initial_state=ops.reshape(initial_state, (shape[0], shape[2] * self.n, 1)),
             mask=mask,
@@ -171,7 +219,7 @@ class CoffeeLayer(StateSpaceLayer):
         )
         states = ops.reshape(states, shape)
         previous = ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
-        gates = cell.delta(previous, inputs)
+        gates = cell.delta(previous, self.cell_inputs(inputs))
         return states, masking.zero_masked(gates, mask)
 
     def solve(
@@ -207,13 +255,29 @@ class CoffeeLayer(StateSpaceLayer):
         """
         inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
         solver = self.solver if solver is None else solver
+        inputs = self.cell_inputs(inputs)
         return nonlinear_scan(self.cell(), inputs, initial_state, mask=mask, solver=solver)
 
     def cell(self) -> CoffeeCell:
         """The recurrence of the layer as it is now: its step, its Jacobian and its outputs."""
-        names = self.weight_specs()
-        weights = {name: ops.cast(getattr(self, name), self.state_dtype) for name in names}
+        weights = {k: ops.cast(w, self.state_dtype) for k, w in self._cell_weights().items()}
         return CoffeeCell(**weights, feedback=self.feedback)
+
+    def cell_inputs(self, inputs: Tensor) -> Any:
+        """What the steps of `cell()` take for inputs `(B, T, D)`: with `input_gate` a pair."""
+        gate_inputs = self._gate_inputs(inputs)
+        return inputs if gate_inputs is None else (inputs, gate_inputs)
+
+    def _cell_weights(self) -> dict[str, keras.Variable]:
+        return {k: getattr(self, k) for k in self.weight_specs() if k != "gate_projection"}
+
+    def _gate_inputs(self, inputs: Tensor) -> Tensor | None:
+        """What the gate sees of inputs `(B, T, D)`."""
+        if self.input_gate is None:
+            return None
+        if self.input_gate == "full":
+            return self.project(inputs, self.gate_projection)
+        return inputs * ops.cast(self.gate_projection, self.state_dtype)
 
     def _prepare(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Any, ...]:
         """Inputs, state and mask for a look inside: what `call` gives to `scan`."""
@@ -229,4 +293,10 @@ class CoffeeLayer(StateSpaceLayer):
             "feedback": self.feedback,
             "output_filter": self.output_filter,
             "use_input_matrix": self.use_input_matrix,
+            "input_gate": self.input_gate,
+            "use_gate_bias": self.use_gate_bias,
         }
+
+
+# Arguments of its own.
+_OWN = ("feedback", "output_filter", "use_input_matrix", "input_gate", "use_gate_bias")

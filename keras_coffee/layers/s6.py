@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.functions import softplus
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.state_space import StateSpaceLayer
 from keras_coffee.ops.selective_scan import selective_scan
@@ -88,12 +87,18 @@ class S6Layer(StateSpaceLayer):
     def scan(
         self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        # One product of matrices for all three: each would read the inputs by itself. It is cut by
+        # slices, because `ops.split` on PyTorch asks for sizes that an exporter does not know.
+        kernels = self.step_projection, self.input_projection, self.output_projection
+        projected = self.project(inputs, ops.concatenate(kernels, axis=1))
+        first, second = inputs.shape[-1], inputs.shape[-1] + self.n
         return selective_scan(
             inputs,
-            delta=softplus(self.project(inputs, self.step_projection)),
+            delta=projected[..., :first],
             transition=-ops.exp(ops.cast(self.log_transition, self.state_dtype)),
-            input_matrix=self.project(inputs, self.input_projection),
-            output_matrix=self.project(inputs, self.output_projection),
+            input_matrix=projected[..., first:second],
+            output_matrix=projected[..., second:],
+            delta_softplus=True,
             initial_state=initial_state,
             mask=mask,
             solver=self.solver,

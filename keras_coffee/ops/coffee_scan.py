@@ -19,6 +19,8 @@ def coffee_scan(
     *,
     input_matrix: Tensor | None = None,
     output_gate: Tensor | None = None,
+    gate_inputs: Tensor | None = None,
+    gate_bias: Tensor | None = None,
     feedback: Feedback = "sigmoid",
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
@@ -27,7 +29,7 @@ def coffee_scan(
 ) -> tuple[Tensor, Tensor]:
     """A state-space model whose update gate looks at its own state.
 
-        Δ(k) = σ(w ⊙ x(k-1))
+        Δ(k) = σ(w ⊙ x(k-1)),   or σ(w ⊙ x(k-1) + v(k) + β) with gate inputs and a gate bias
         x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) b u(k)
         y(k) = C x(k),   or σ(w_γ · x(k)) C x(k) with an output gate
 
@@ -42,8 +44,11 @@ def coffee_scan(
         readout: C, `(D, n)`.
         input_matrix: b, `(D, n)`. None: ones.
         output_gate: w_γ, the output filter, `(D, n)`. None: no filter.
-        feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1);
-            None gates from the input, Δ(k) = σ(w u(k)).
+        gate_inputs: v, `(B, T, D)`, added to the argument of the gate of all states of a feature.
+            None: nothing is added.
+        gate_bias: β, `(D, n)`, added to the argument of the gate. None: nothing is added.
+        feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1); None
+            gates from the input, Δ(k) = σ(w u(k)). v and β are added in each of them.
         initial_state: x(0), `(B, D, n)`. None: zeros.
         mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
             the output repeated, zero before the first step that counts. Whatever stands in the
@@ -61,7 +66,7 @@ def coffee_scan(
     Raises:
         ValueError: if a shape does not fit, T is 0, `feedback` or `solver` is unknown, or
             `recompute` meets a parallel solver.
-        TypeError: if the inputs are not floating-point, or symbolic.
+        TypeError: if the inputs are not floating-point, or a tensor is complex or symbolic.
 
     Example:
         >>> u = np.random.normal(size=(2, 5, 3)).astype("float32")
@@ -72,14 +77,15 @@ def coffee_scan(
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", equations
-        (Delta-feedback), (final_model) and the remark "Model with output filtering".
+        (Delta-feedback), (final_model) and the remark "Model with output filtering". v and β are
+        not in the paper.
     """
     if feedback not in FEEDBACKS:
         raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)
-    sequences = masking.zero_masked(ops.cast(inputs, dtype), mask)
+    source = masking.zero_masked(ops.cast(inputs, dtype), mask)
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
 
@@ -94,8 +100,13 @@ def coffee_scan(
         weight(readout, "readout"),
         weight(input_matrix, "input_matrix", is_optional=True),
         weight(output_gate, "output_gate", is_optional=True),
+        weight(gate_bias, "gate_bias", is_optional=True),
         feedback,
     )
-    state = arguments.as_initial_state(initial_state, sequences, transition)
+    state = arguments.as_initial_state(initial_state, source, transition)
+    sequences = source
+    if gate_inputs is not None:
+        gate_inputs = arguments.as_parameter(gate_inputs, "gate_inputs", tuple(inputs.shape), dtype)
+        sequences = source, masking.zero_masked(gate_inputs, mask)
     outputs, final_state = run(cell, sequences, state, mask, solver, recompute)
     return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state

@@ -133,7 +133,8 @@ class Recurrence:
         cell_class = self._template.cell_class
         named = dict(zip(self._template.tensors, weights, strict=True))
         order = [name for name in cell_class.SEQUENCES if name not in named and name != "mask"]
-        given = dict(zip(order, inputs, strict=True)) | {"mask": mask}
+        # Inputs that may be absent come last.
+        given = dict(zip(order[: len(inputs)], inputs, strict=True)) | {"mask": mask}
         sequences = [given.get(name) for name in cell_class.SEQUENCES]
         names = [name for name in self._template.names if name not in cell_class.OPTIONS]
         return [*sequences, *(named.get(name) for name in names)]

@@ -48,6 +48,7 @@ CUT = [(2, 6, 131, 2), (9, 6, 16, 8), (7, 6, 11, 3), (0, 6, 131, 2), (2, 6, 0, 2
 @pytest.mark.parametrize("shape", CUT, ids=str)
 def test_coffee_in_blocks_that_do_not_come_out_even(shape, recompute):
     check_coffee(coffee_arrays(shape), recompute=recompute)
+    check_coffee(coffee_arrays(shape, gated=True), recompute=recompute)
 
 
 @VARYING
@@ -218,7 +219,7 @@ def test_small_gates_to_all_their_digits(dtype, arguments):
 
 def test_absent_arrays_and_masks_have_no_gradients():
     inputs, mask, state = torch.ones(2, 3, 4), torch.ones(2, 3), torch.ones(2, 4, 5)
-    arguments = inputs, mask, *torch.ones(3, 4, 5).unbind(), None, state[0]
+    arguments = inputs, None, mask, *torch.ones(3, 4, 5).unbind(), None, state[0], None
     options = {"keep": 1, "feedback": "sigmoid"}
     *_, kept = cpu_kernels.scan("forward", "coffee", *arguments, state, **options)
     grads = cpu_kernels.scan("backward", "coffee", inputs, state, kept, *arguments, **options)
@@ -226,6 +227,6 @@ def test_absent_arrays_and_masks_have_no_gradients():
 
 
 def test_another_number_of_arrays_is_an_error():
-    arguments = torch.ones(2, 3, 4), None, torch.ones(4, 5), torch.ones(2, 4, 5)
+    arguments = torch.ones(2, 3, 4), None, None, torch.ones(4, 5), torch.ones(2, 4, 5)
     with pytest.raises(ValueError, match="shorter|longer"):
         cpu_kernels.scan("forward", "coffee", *arguments, keep=0, feedback=None)

@@ -1,5 +1,6 @@
 """The primitives of the scans under JAX's transformations, and on several devices."""
 
+import functools
 import os
 import re
 import subprocess
@@ -25,7 +26,10 @@ SHAPE = (7, 35, 5, 8)
 
 SCANS = pytest.mark.parametrize(
     ("scan", "make"),
-    [(coffee_scan, coffee_arrays), (selective_scan, selective_arrays)],
+    [
+        (coffee_scan, functools.partial(coffee_arrays, gated=True)),
+        (selective_scan, selective_arrays),
+    ],
     ids=["coffee", "selective"],
 )
 

@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+from recurrent import COFFEE_OPTIONS
 from scans import coffee_arrays, selective_arrays
 
 if keras.config.backend() != "torch":
@@ -15,13 +16,16 @@ from keras_coffee.backend.torch import operators
 from keras_coffee.ops import coffee_scan
 
 
-def coffee_sample(dtype, masked, requires_grad=False):
-    arrays = coffee_arrays((2, 4, 3, 2))
-    names = "inputs", "transition", "gate", "readout", "input_matrix", "output_gate"
-    tensors = [torch.tensor(arrays[k], dtype=dtype) for k in (*names, "initial_state")]
-    inputs, *others = (x.requires_grad_(requires_grad) for x in tensors)
-    mask = torch.ones(2, 4, dtype=dtype).tril() if masked else None
-    return (inputs, mask, *others), {"feedback": "sigmoid"}
+def coffee_sample(dtype, full, requires_grad=False):
+    """With a mask, inputs and a bias of the gate, or without."""
+    arrays = coffee_arrays((2, 4, 3, 2), gated=full)
+    names = "transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias"
+    tensors = {k: torch.tensor(x, dtype=dtype) for k, x in arrays.items()}
+    tensors = {k: x.requires_grad_(requires_grad) for k, x in tensors.items()}
+    mask = torch.ones(2, 4, dtype=dtype).tril() if full else None
+    sequences = tensors["inputs"], tensors.get("gate_inputs"), mask
+    weights = (tensors.get(k) for k in names)
+    return (*sequences, *weights, tensors["initial_state"]), {"feedback": "sigmoid"}
 
 
 def selective_sample(dtype, fixed, requires_grad=False):
@@ -74,6 +78,7 @@ def test_the_linear_operators_pass_them_too(dtype, reverse):
 @SCANS
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 def test_compiled_scans_are_one_graph_of_any_batch_and_length(scan, make, recompute):
+    torch.compiler.reset()  # or programs of other options would count
     compiled = torch.compile(scan, fullgraph=True, backend="aot_eager")
     for shape in ((2, 6, 3, 2), (3, 9, 3, 2)):
         tensors = leaves(make(shape))
@@ -97,7 +102,7 @@ def test_the_default_compiler_of_pytorch():
 
 
 def test_a_compiled_layer_is_one_graph():
-    layer = CoffeeLayer(4, output_filter=True, use_input_matrix=True)
+    layer = CoffeeLayer(4, **COFFEE_OPTIONS)
     layer.build((2, 6, 3))
     inputs = torch.tensor(coffee_arrays((2, 6, 3, 4))["inputs"], requires_grad=True)
     weights = [w.value for w in layer.trainable_weights]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not gpu_kernels.is_available(), reason="this JAX
 
 SHAPE = (2, 9, 11, 3)  # blocks of steps and a rest; tiles of pairs, the last one not filled
 SMALL = (2, 3, 2, 3)
-COFFEE_WEIGHTS = "transition", "gate", "readout", "input_matrix", "output_gate"
+COFFEE_WEIGHTS = "transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias"
 
 
 def kernels_of(name):
@@ -48,7 +48,7 @@ def one_step_blocks(monkeypatch):
 
 def coffee_arguments(arrays, mask=None):
     weights = [arrays.get(name) for name in COFFEE_WEIGHTS]
-    return [arrays["inputs"], mask], weights, arrays["initial_state"]
+    return [arrays["inputs"], arrays.get("gate_inputs"), mask], weights, arrays["initial_state"]
 
 
 def selective_arguments(arrays):
@@ -115,18 +115,23 @@ def check_selective(arrays, dtype="float32", discretization="zoh", keep=1, delta
 
 
 def test_coffee_of_hard_weights_in_tiles_that_are_not_filled():
-    check_coffee(coffee_arrays(SHAPE), "float64")
+    check_coffee(coffee_arrays(SHAPE, gated=True), "float64")
 
 
 @pytest.mark.parametrize(
     ("feedback", "optional"),
-    [("sigmoid", ()), ("linear", ("output_gate",)), (None, ("input_matrix",))],
+    [
+        ("sigmoid", ()),
+        ("sigmoid", ("gate_inputs", "gate_bias")),
+        ("linear", ("output_gate", "gate_bias")),
+        (None, ("input_matrix", "gate_inputs")),
+    ],
     ids=str,
 )
 def test_coffee_of_every_option(feedback, optional, one_step_blocks):
     gentle = {"gate_scale": 0.05, "input_scale": 1.0} if feedback == "linear" else {}
-    arrays = coffee_arrays(SMALL, **gentle)
-    for name in {"input_matrix", "output_gate"} - set(optional):
+    arrays = coffee_arrays(SMALL, **gentle, gated=True)
+    for name in {"input_matrix", "output_gate", "gate_inputs", "gate_bias"} - set(optional):
         del arrays[name]
     check_coffee(arrays, "float64", feedback)
 
@@ -144,12 +149,12 @@ def test_coffee_of_gentle_weights_over_many_chunks(one_step_blocks):
 
 
 def test_coffee_holds_its_state_at_masked_steps(one_step_blocks):
-    arrays = coffee_arrays(SMALL)
+    arrays = coffee_arrays(SMALL, gated=True)
     cotangents = cotangents_of(arrays)
     mask = np.array([[1, 0, 1], [0, 1, 0]], "float32")
 
-    def expected_scan(inputs, initial_state, **weights):
-        cell = CoffeeCell(**weights)
+    def expected_scan(inputs, gate_inputs, initial_state, **weights):
+        cell, inputs = CoffeeCell(**weights), (inputs, gate_inputs)
         return run_cell(cell, inputs, initial_state, mask.astype(bool), "sequential", False)
 
     results, gradients = differentiate(coffee(keep=1, mask=mask), arrays, cotangents)
@@ -356,7 +361,8 @@ def calls(shape, keep):
     matrix, mask, row = array((batch, length, n)), array((batch, length)), array((dim, 1))
     kept = array((-(-length // keep) * batch * dim * n,))
     for name, options, sequences, weights in (
-        ("coffee", {"feedback": "sigmoid"}, [inputs, mask], [weight] * 5),
+        ("coffee", {"feedback": "sigmoid"}, [inputs, None, mask], [weight] * 5 + [None]),
+        ("coffee", {"feedback": "sigmoid"}, [inputs, inputs, mask], [weight] * 6),
         (
             *("selective", {"discretization": "zoh", "delta_softplus": False}),
             *([inputs, inputs, matrix, matrix], [weight, *[None] * 4]),

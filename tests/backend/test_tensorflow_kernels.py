@@ -93,18 +93,26 @@ def test_matrices_that_do_not_vary(shape, varying):
     assert_matches(selective_scan, oracles.selective, arrays, cotangents_of(arrays), "float64")
 
 
+MAMBA = {"discretization": "mamba", "delta_softplus": True}
+
+
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("shape", CUT, ids=str)
-def test_skip_and_bias_in_blocks_that_do_not_come_out_even(shape):
-    arrays = selective_arrays(shape, optional=True, delta_softplus=True)
-    options = {"discretization": "mamba", "delta_softplus": True}
-    assert_matches(
-        functools.partial(selective_scan, **options),
-        functools.partial(oracles.selective, **options),
-        arrays,
-        cotangents_of(arrays),
-        "float64",
-    )
+@pytest.mark.parametrize(
+    ("scan", "oracle", "make"),
+    [
+        (coffee_scan, oracles.coffee, functools.partial(coffee_arrays, gated=True)),
+        (
+            functools.partial(selective_scan, **MAMBA),
+            functools.partial(oracles.selective, **MAMBA),
+            functools.partial(selective_arrays, optional=True, delta_softplus=True),
+        ),
+    ],
+    ids=["coffee", "selective"],
+)
+def test_all_arrays_in_blocks_that_do_not_come_out_even(scan, oracle, make, shape):
+    arrays = make(shape)
+    assert_matches(scan, oracle, arrays, cotangents_of(arrays), "float64")
 
 
 def results_and_gradients(scan, arrays, **options):

@@ -91,11 +91,14 @@ def coffee(keep, feedback="sigmoid", mask=None):
         initial_state,
         input_matrix=None,
         output_gate=None,
+        gate_inputs=None,
+        gate_bias=None,
     ):
         hold = None if mask is None else torch.tensor(mask, dtype=inputs.dtype, device=DEVICE)
-        tensors = inputs, hold, transition, gate, readout, input_matrix, output_gate
+        weights = transition, gate, readout, input_matrix, output_gate, gate_bias
+        tensors = inputs, gate_inputs, hold, *weights
         options = {"feedback": feedback, "keep": keep}
-        return Kernels.apply(triton_coffee.RECURRENCE, options, 2, initial_state, *tensors)
+        return Kernels.apply(triton_coffee.RECURRENCE, options, 3, initial_state, *tensors)
 
     return scan
 
@@ -137,10 +140,10 @@ def check_selective(arrays, keep=1, dtype="float64", discretization="zoh", delta
     assert_matches(scan, oracle, arrays, cotangents_of(arrays), dtype)
 
 
-def coffee_arrays_for(feedback, shape, optional=True):
+def coffee_arrays_for(feedback, shape, gated=True):
     if feedback != "linear":
-        return coffee_arrays(shape, optional=optional)
-    arrays = coffee_arrays(shape, gate_scale=0.05, input_scale=1.0, optional=optional)
+        return coffee_arrays(shape, gated=gated)
+    arrays = coffee_arrays(shape, gate_scale=0.05, input_scale=1.0, gated=gated)
     return arrays | {name: abs(arrays[name]) for name in ("gate", "initial_state")}
 
 
@@ -149,12 +152,22 @@ def coffee_arrays_for(feedback, shape, optional=True):
 @pytest.mark.parametrize("input_matrix", [False, True], ids=["", "input_matrix"])
 @pytest.mark.parametrize("feedback", ["sigmoid", "linear", None])
 def test_coffee_with_every_option(feedback, input_matrix, output_gate):
-    arrays = coffee_arrays_for(feedback, (1, 17, 2, 2))
+    arrays = coffee_arrays_for(feedback, (1, 17, 2, 2), gated=False)
     if not input_matrix:
         del arrays["input_matrix"]
     if not output_gate:
         del arrays["output_gate"]
     check_coffee(arrays, 5 if input_matrix else 1, feedback=feedback)
+
+
+@pytest.mark.parametrize(
+    ("feedback", "left_out"),
+    [("sigmoid", None), ("linear", "gate_bias"), (None, "gate_bias"), (None, "gate_inputs")],
+)
+def test_coffee_whose_gate_sees_more(feedback, left_out):
+    arrays = coffee_arrays_for(feedback, (1, 17, 2, 2))
+    arrays.pop(left_out, None)
+    check_coffee(arrays, 5 if left_out is None else 1, feedback=feedback)
 
 
 # One state, a number of states that is no power of two, pairs that do not fill a tile, and as many
@@ -164,7 +177,7 @@ SHAPES = [(1, 1, 1, 1), (1, 3, 1, 3), (3, 2, 11, 1), (2, 2, 17, 4), (1, 2, 2, 50
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_coffee_of_every_shape(shape, tiling):
-    check_coffee(coffee_arrays(shape), 2, dtype="float32")
+    check_coffee(coffee_arrays(shape, gated=True), 2, dtype="float32")
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -248,11 +261,16 @@ MASK[0, 4:6] = MASK[0, 8] = MASK[1, :3] = 0
 
 @pytest.mark.parametrize("feedback", ["sigmoid", "linear", None])
 def test_a_masked_step_is_no_step(feedback):
-    def scan(inputs, **tensors):
+    def scan(inputs, gate_inputs, **tensors):
         is_step = torch.tensor(MASK > 0, device=DEVICE)
-        whole = inputs.new_zeros(*MASK.shape, inputs.shape[-1])
-        whole[is_step] = inputs.reshape(-1, inputs.shape[-1])
-        outputs, final_state = coffee(2, feedback, MASK)(whole, **tensors)
+
+        def whole(x):
+            result = x.new_zeros(*MASK.shape, x.shape[-1])
+            result[is_step] = x.reshape(-1, x.shape[-1])
+            return result
+
+        tensors["gate_inputs"] = whole(gate_inputs)
+        outputs, final_state = coffee(2, feedback, MASK)(whole(inputs), **tensors)
         held = outputs[0, 4:6].detach()
         assert torch.equal(held, outputs[0, 3].expand_as(held))
         return outputs[is_step].reshape(inputs.shape), final_state
@@ -267,8 +285,8 @@ def test_a_masked_step_is_no_step(feedback):
 
 def test_nothing_is_kept_for_inference():
     tensors = {k: torch.tensor(v, device=DEVICE) for k, v in coffee_arrays((1, 5, 2, 2)).items()}
-    weights = [tensors[k] for k in ("transition", "gate", "readout")] + [None, None]
-    arguments = [tensors["inputs"], None], weights, tensors["initial_state"]
+    weights = [tensors[k] for k in ("transition", "gate", "readout")] + [None] * 3
+    arguments = [tensors["inputs"], None, None], weights, tensors["initial_state"]
     assert_same_whatever_is_kept(triton_coffee.RECURRENCE, arguments, feedback="sigmoid")
 
     tensors = {k: torch.tensor(v, device=DEVICE) for k, v in selective_arrays((1, 5, 2, 2)).items()}
@@ -414,8 +432,10 @@ for module in (triton_sequential, triton_parallel, triton_linear):
 u, mask, matrix = map(torch.zeros, ((2, 64, 32), (2, 64), (2, 64, 8)))
 w, s, state = map(torch.zeros, ((32, 8), (32, 1), (2, 32, 8)))
 for driver in (triton_sequential, triton_parallel):
-    label = "coffee"
-    run(driver, triton_coffee.RECURRENCE, [u, mask], [w] * 5, feedback="sigmoid")
+    label, weights = "coffee", [w] * 5 + [None]
+    run(driver, triton_coffee.RECURRENCE, [u, None, mask], weights, feedback="sigmoid")
+    label, weights = "gated coffee", [w] * 6
+    run(driver, triton_coffee.RECURRENCE, [u, u, mask], weights, feedback="sigmoid")
     for label, discretization, per_feature in (("selective", "zoh", None), ("mamba", "mamba", s)):
         sequences, weights = [u, u, matrix, matrix], [w, None, None, per_feature, per_feature]
         options = {"discretization": discretization, "delta_softplus": per_feature is not None}
@@ -436,7 +456,7 @@ def test_kernels_compile_for_a_gpu_and_spill_no_registers(tmp_path):
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout.splitlines()[-1])
-    assert len(results) == 16
+    assert len(results) == 20
     for name, result in results.items():
         # A few bytes are, where many lanes of a window share the registers.
         if "parallel" not in name:

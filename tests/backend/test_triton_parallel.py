@@ -25,7 +25,8 @@ from keras_coffee.backend.torch import (  # noqa: E402
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate")
+SEQUENCES = ("inputs", "gate_inputs", "mask")
+WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias")
 MATRICES = ("input_matrix", "output_matrix")
 PER_FEATURE = ("skip", "delta_bias")
 
@@ -55,7 +56,7 @@ def run_coffee(arrays, *, mask=None, **options):
     """Outputs, final state, and gradients by name."""
     arrays = arrays if mask is None else arrays | {"mask": mask}
     options = {"feedback": "sigmoid"} | options
-    return run(triton_coffee.RECURRENCE, arrays, ("inputs", "mask"), WEIGHTS, **options)
+    return run(triton_coffee.RECURRENCE, arrays, SEQUENCES, WEIGHTS, **options)
 
 
 def run_selective(arrays, **options):
@@ -141,8 +142,16 @@ def test_coffee_of_every_option(feedback, input_matrix, output_gate):
     check_coffee(arrays, "float64", feedback)
 
 
+@pytest.mark.parametrize("feedback", ["sigmoid", "linear", None])
+def test_coffee_whose_gate_sees_more(short_windows, feedback):
+    arrays = coffee_arrays((1, 19, 2, 3), gate_scale=0.05, input_scale=1.0, gated=True)
+    arrays = arrays | {name: abs(arrays[name]) for name in ("gate", "initial_state")}
+    check_coffee(arrays, "float64", feedback)
+
+
 def test_coffee_computes_again_what_was_not_kept():
-    check_coffee(coffee_arrays((1, 22, 1, 2), gate_scale=0.5, input_scale=1.0), keep=4)
+    arrays = coffee_arrays((1, 22, 1, 2), gate_scale=0.5, input_scale=1.0, gated=True)
+    check_coffee(arrays, keep=4)
 
 
 def test_without_gradients_nothing_is_kept():
@@ -169,17 +178,18 @@ def test_each_step_of_coffee_follows_from_the_one_before():
 
 
 def test_masked_steps_of_coffee_are_left_out(short_windows):
-    arrays = coffee_arrays((1, 23, 1, 2), gate_scale=0.5, input_scale=1.0)
+    arrays = coffee_arrays((1, 23, 1, 2), gate_scale=0.5, input_scale=1.0, gated=True)
     mask = np.ones((1, 23))
     mask[0, [0, 5, 6, 15, 16, 22]] = 0
     taken = mask[0] == 1
     _, final, gradients = run_coffee(arrays, mask=mask, dtype="float64")
-    short = arrays | {"inputs": arrays["inputs"][:, taken]}
+    short = arrays | {name: arrays[name][:, taken] for name in ("inputs", "gate_inputs")}
     _, expected_final, _ = run_coffee(short, dtype="float64")
     torch.testing.assert_close(final, expected_final, rtol=1e-13, atol=0)
-    by_inputs = gradients["inputs"][0, :, 0].cpu().numpy()
-    np.testing.assert_array_equal(by_inputs[~taken], 0)
-    assert (by_inputs[taken] != 0).all()
+    for name in ("inputs", "gate_inputs"):
+        by_inputs = gradients[name][0, :, 0].cpu().numpy()
+        np.testing.assert_array_equal(by_inputs[~taken], 0)
+        assert (by_inputs[taken] != 0).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -17,6 +17,7 @@ WORKER = Path(__file__).with_name("worker.py")
 MODELS = (
     "coffee",
     "coffee-filtered",
+    "coffee-gated",
     "coffee-without-feedback",
     "one-state",
     "s6",
@@ -26,6 +27,8 @@ MODELS = (
     "both-ways",
     "handed-over",
     "masked",
+    "masked-mamba",
+    "mamba",
     "linear-scan",
     "linear-scan-reversed",
     "classifier",

@@ -20,7 +20,7 @@ def build_models():
 
     from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
     from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
-    from keras_coffee.ops import linear_scan
+    from keras_coffee.ops import linear_scan, selective_scan
 
     class Average(keras.layers.Layer):
         def call(self, x):
@@ -30,18 +30,28 @@ def build_models():
         def call(self, x):
             return linear_scan(keras.ops.sigmoid(x), x, reverse=True)[0]
 
+    class Mamba(keras.layers.Layer):
+        def call(self, x, mask=None):
+            transition, row = -keras.ops.ones((FEATURES, 4)), keras.ops.ones(FEATURES)
+            matrices = [keras.ops.tile(x[..., :1], (1, 1, 4))] * 2
+            options = {"discretization": "mamba", "skip": row, "delta_bias": row}
+            options |= {"delta_softplus": True, "mask": mask}
+            return selective_scan(x, x, transition, *matrices, **options)[0]
+
     # Without the sigmoid, COFFEE stays at 0: nothing to compare.
     layers = {
         "coffee": CoffeeLayer(4),
         "coffee-filtered": CoffeeLayer(
             4, output_filter=True, use_input_matrix=True, recompute=True
         ),
+        "coffee-gated": CoffeeLayer(4, input_gate="full", use_gate_bias=True),
         "coffee-without-feedback": CoffeeLayer(4, feedback=None),
         "one-state": CoffeeLayer(1),
         "s6": S6Layer(4),
         "linearized-s6": LinearizedS6Layer(4, return_sequences=False),
         "both-ways": keras.layers.Bidirectional(S6Layer(4)),
         "linear-scan": Average(),
+        "mamba": Mamba(),
         "linear-scan-reversed": AverageToCome(),
     }
     features = keras.Input((None, FEATURES), name="inputs")
@@ -58,6 +68,8 @@ def build_models():
     models["softmin"] = keras.Model(symbols, SoftminLogits(embedding, last=1)(hidden))
     for name, layer in {"min-gru": MinGRU(4), "lru": LRU(4, n=3)}.items():
         models[name] = keras.Model(features, layer(features))
+    padded = keras.layers.Embedding(SYMBOLS, FEATURES, mask_zero=True)(symbols)
+    models["masked-mamba"] = keras.Model(symbols, Mamba()(padded))
     generator = np.random.default_rng(0)
     for model in models.values():
         for weight in model.weights:
@@ -68,7 +80,7 @@ def build_models():
 
 def inputs_of(name):
     generator = np.random.default_rng(1)
-    if name in ("masked", "classifier", "softmin"):
+    if name in ("masked", "masked-mamba", "classifier", "softmin"):
         return [generator.integers(SYMBOLS, size=size).astype("int32") for size in SIZES]
     return [generator.normal(size=(*size, FEATURES)).astype("float32") for size in SIZES]
 

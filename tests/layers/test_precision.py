@@ -136,7 +136,9 @@ def test_handed_over_states_are_not_rounded(name, low_policy):
         _, drifting = layer(chunk, initial_state=rounded)
     scale = abs(final_state).max()
     np.testing.assert_allclose(to_numpy(state) / scale, final_state / scale, rtol=0, atol=1e-6)
-    assert abs(to_numpy(drifting) - final_state).max() / scale > 1e-5
+    # Only the state of a convolution, which is inputs, is rounded from the beginning.
+    drift = abs(to_numpy(drifting) - final_state).max() / scale
+    assert drift > 1e-5 if name != "causal-conv" else drift == 0
 
 
 def test_carried_states_are_not_rounded(name, low_policy):

@@ -18,7 +18,7 @@ from rounding import assert_within
 from scans import differentiate, precision, transitions, widened
 
 from keras_coffee import CoffeeLayer
-from keras_coffee.layers import LRU, MinGRU
+from keras_coffee.layers import LRU, CausalConv1D, MinGRU
 
 # A bound wider than this part of the largest element, a few units of rounding, tells nothing.
 MEANINGFUL = {"float64": 1e-2, "float32": 1e-2, "float16": 0.05, "bfloat16": 0.2}
@@ -28,12 +28,22 @@ COFFEE = st.fixed_dictionaries(
         "feedback": st.sampled_from(["sigmoid", "linear", None]),
         "output_filter": st.booleans(),
         "use_input_matrix": st.booleans(),
+        "input_gate": st.sampled_from([None, "feature", "full"]),
+        "use_gate_bias": st.booleans(),
     }
 )
 MIN_GRU = st.fixed_dictionaries(
     {"activation": st.sampled_from(["positive", None]), "use_bias": st.booleans()}
 )
-OPTIONS = {CoffeeLayer: COFFEE, MinGRU: MIN_GRU, LRU: st.just({"n": 3})}
+CAUSAL_CONV = st.fixed_dictionaries(
+    {"activation": st.sampled_from(["silu", None]), "use_bias": st.booleans()}
+)
+OPTIONS = {
+    CoffeeLayer: COFFEE,
+    MinGRU: MIN_GRU,
+    LRU: st.just({"n": 3}),
+    CausalConv1D: CAUSAL_CONV,
+}
 # (B, T, D, n): few, since JAX and TensorFlow compile for each, or any.
 A_SHAPE = st.sampled_from([(3, 7, 3, 2), (2, 5, 2, 3)])
 AN_EDGE = st.sampled_from([(1, 1, 2, 1), (0, 4, 2, 2)])

@@ -10,6 +10,7 @@ from keras.src import testing
 from recurrent import (
     CASES,
     CHOSEN,
+    COFFEE_OPTIONS,
     ROUNDING,
     SHAPE,
     STATE_SPACE_LAYERS,
@@ -226,14 +227,21 @@ def test_linear_feedback_never_leaves_the_zero_state():
     assert not ops.convert_to_numpy(layer(random_inputs(*SHAPE))).any()
 
 
+def test_linear_feedback_leaves_the_zero_state_where_the_gate_sees_the_input():
+    for options in ({"input_gate": "feature"}, {"use_gate_bias": True}):
+        layer = randomized(CoffeeLayer(4, feedback="linear", **options))
+        assert ops.convert_to_numpy(layer(random_inputs(*SHAPE))).any()
+
+
 def test_trajectory_of_a_coffee_layer():
-    layer = randomized(CoffeeLayer(4, output_filter=True, use_input_matrix=True))
+    layer = randomized(CoffeeLayer(4, **COFFEE_OPTIONS))
     inputs = random_inputs(*SHAPE)
     states, gates = (ops.convert_to_numpy(x) for x in layer.trajectory(inputs))
     assert states.shape == gates.shape == (2, 9, 3, 4)
     w = {weight.name: ops.convert_to_numpy(weight) for weight in layer.weights}
     previous = np.concatenate([np.zeros((2, 1, 3, 4)), states[:, :-1]], 1)
-    np.testing.assert_allclose(gates, 1 / (1 + np.exp(-w["gate"] * previous)), atol=1e-6)
+    argument = w["gate"] * previous + (inputs @ w["gate_projection"])[..., None] + w["gate_bias"]
+    np.testing.assert_allclose(gates, 1 / (1 + np.exp(-argument)), atol=1e-6)
     change = w["transition"] * previous + w["input_matrix"] * inputs[..., None]
     np.testing.assert_allclose(states, previous + gates * change, atol=1e-5)
     read = (states * w["readout"]).sum(-1) / (1 + np.exp(-(states * w["output_gate"]).sum(-1)))
@@ -411,6 +419,12 @@ def test_unknown_feedback_is_an_error():
         CoffeeLayer(2, feedback="tanh")
 
 
+def test_unknown_input_gate_is_an_error():
+    message = r"`input_gate` must be one of \(None, 'feature', 'full'\), received True"
+    with pytest.raises(ValueError, match=message):
+        CoffeeLayer(2, input_gate=True)
+
+
 def test_arguments_of_a_weight_that_the_layer_lacks_are_ignored():
     # As Keras' own layers take `bias_initializer` with `use_bias=False`.
     layer = CoffeeLayer(2, output_gate_initializer="ones")
@@ -449,6 +463,7 @@ def test_nan_inputs_come_out_as_nan(chosen):
     clean = ops.convert_to_numpy(layer(inputs))
     inputs[0, 2, 1] = np.nan
     outputs = ops.convert_to_numpy(layer(inputs))
-    assert np.isnan(outputs[0, 2:, 1]).all()
+    seen = slice(2, 2 + arguments.get("kernel_size", SHAPE[1]))
+    assert np.isnan(outputs[0, seen, 1]).all()
     np.testing.assert_array_equal(outputs[0, :2], clean[0, :2])
     np.testing.assert_array_equal(outputs[1], clean[1])

@@ -12,6 +12,7 @@ import saved_models
 from recurrent import (
     CASES,
     CHOSEN,
+    COFFEE_OPTIONS,
     SHAPE,
     WITH_LINEARIZED_S6,
     make,
@@ -22,7 +23,7 @@ from recurrent import (
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.constraints import Interval
-from keras_coffee.layers import LRU, MinGRU
+from keras_coffee.layers import LRU, CausalConv1D, MinGRU
 from keras_coffee.solvers import Sequential
 
 BATCH, LENGTH, DIM = SHAPE
@@ -85,14 +86,14 @@ def unusual_arguments(layer_class):
         CoffeeLayer: {
             "n": 3,
             "feedback": "linear",
-            "output_filter": True,
-            "use_input_matrix": True,
+            **COFFEE_OPTIONS,
         },
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
+        CausalConv1D: {"kernel_size": 3, "activation": "tanh", "use_bias": False},
         LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
     }.get(layer_class, {"n": 3})
     # A weight that a layer does not have has no rules.
-    weights = [w for w in layer_class.WEIGHTS if layer_class is not MinGRU or w != "bias"]
+    weights = [w for w in layer_class.WEIGHTS if w != "bias"]
     for weight in weights:
         arguments[f"{weight}_initializer"] = keras.initializers.Constant(-0.5)
         arguments[f"{weight}_regularizer"] = keras.regularizers.L2(0.25)
@@ -133,8 +134,9 @@ def test_weight_names_and_order():
         assert [w.path.split("/")[-1] for w in layer.weights] == [w.name for w in layer.weights]
         return [weight.name for weight in layer.weights]
 
-    coffee = CoffeeLayer(2, output_filter=True, use_input_matrix=True)
-    assert names(coffee) == ["transition", "gate", "readout", "input_matrix", "output_gate"]
+    coffee = ["transition", "gate", "readout", "input_matrix", "output_gate"]
+    assert names(CoffeeLayer(2, output_filter=True, use_input_matrix=True)) == coffee
+    assert names(CoffeeLayer(2, **COFFEE_OPTIONS)) == [*coffee, "gate_projection", "gate_bias"]
     assert names(CoffeeLayer(2)) == ["transition", "gate", "readout"]
     assert names(CoffeeLayer(2, output_filter=True)) == [
         "transition",
@@ -149,6 +151,7 @@ def test_weight_names_and_order():
     assert names(LinearizedS6Layer(2)) == linearized
     assert names(MinGRU(2)) == ["kernel", "bias"]
     assert names(MinGRU(2, use_bias=False)) == ["kernel"]
+    assert names(CausalConv1D(2)) == ["kernel", "bias"]
     scales = ["log_decay", "log_phase", "log_scale"]
     assert names(LRU(2, n=2)) == [*scales, "input_kernel", "output_kernel", "skip"]
 
@@ -305,9 +308,9 @@ def test_weights_of_a_layer_with_other_options_are_refused(saved, loaded, has, g
 def test_weights_for_another_size_are_refused(name, tmp_path):
     layer = make(name)
     model_of(layer).save_weights(tmp_path / "model.weights.h5")
-    size = "n" if hasattr(layer, "n") else "units"
+    size = next(name for name in ("n", "units", "kernel_size") if hasattr(layer, name))
     other = type(layer).from_config({**layer.get_config(), size: 8})
-    shapes = r"(?s)\((3, 8|8,|3, 16)\).*[(\[](3, 4|[45],?|3, 8)[)\]]"
+    shapes = r"(?s)\((3, 8|8,|3, 16|8, 3)\).*[(\[](3, 4|[45],?|3, 8|4, 3)[)\]]"
     with pytest.raises(ValueError, match=shapes):
         model_of(other).load_weights(tmp_path / "model.weights.h5")
 

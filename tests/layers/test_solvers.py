@@ -126,7 +126,7 @@ def test_recompute_needs_the_sequential_solver():
 
 
 def test_solve():
-    layer = CoffeeLayer(4, feedback="sigmoid", use_input_matrix=True)
+    layer = CoffeeLayer(4, use_input_matrix=True, input_gate="full", use_gate_bias=True)
     x, _ = data()
     layer(x)
     mask = np.ones(SHAPE[:2], bool)

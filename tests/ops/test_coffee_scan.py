@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import keras
@@ -29,32 +30,30 @@ def run(arrays, **options):
     return [ops.convert_to_numpy(x) for x in coffee_scan(**arrays, **options)]
 
 
-def arrays_for(feedback):
+def arrays_for(feedback, gated=False):
     if feedback != "linear":
-        return coffee_arrays(SHAPE)
+        return coffee_arrays(SHAPE, gated=gated)
     # Without a sigmoid this is a logistic map, which diverges from wrong signs and large gates.
-    arrays = coffee_arrays(SHAPE, gate_scale=0.05, input_scale=1.0)
+    arrays = coffee_arrays(SHAPE, gate_scale=0.05, input_scale=1.0, gated=gated)
     return arrays | {name: abs(arrays[name]) for name in ("gate", "initial_state")}
 
 
-# Feedback, input matrix, output gate: all of them, or each pair of two options at least once.
-OPTIONS = list(itertools.product(["sigmoid", "linear", None], [False, True], [False, True]))
+# Feedback and the optional arrays: every set of them, or each pair of two options at least once.
+OPTIONAL = ("input_matrix", "output_gate", "gate_inputs", "gate_bias")
+SETS = [s for count in range(5) for s in itertools.combinations(OPTIONAL, count)]
+OPTIONS = list(itertools.product(["sigmoid", "linear", None], SETS))
 PAIRS = [
-    *[("sigmoid", False, False), ("sigmoid", True, True)],
-    *[("linear", True, False), ("linear", False, True)],
-    *[(None, True, True), (None, False, False)],
+    *[("sigmoid", ()), ("sigmoid", OPTIONAL)],
+    *[("linear", ("input_matrix", "gate_inputs")), ("linear", ("output_gate", "gate_bias"))],
+    *[(None, ("input_matrix", "output_gate", "gate_bias")), (None, ("gate_inputs",))],
 ]
 
 
-@pytest.mark.parametrize(
-    ("feedback", "input_matrix", "output_gate"), OPTIONS if IS_THOROUGH else PAIRS
-)
-def test_values_and_gradients_of_every_option(feedback, input_matrix, output_gate):
-    arrays = arrays_for(feedback)
-    if not input_matrix:
-        del arrays["input_matrix"]
-    if not output_gate:
-        del arrays["output_gate"]
+@pytest.mark.parametrize(("feedback", "optional"), OPTIONS if IS_THOROUGH else PAIRS, ids=str)
+def test_values_and_gradients_of_every_option(feedback, optional):
+    arrays = arrays_for(feedback, gated=True)
+    for name in set(OPTIONAL) - set(optional):
+        del arrays[name]
     check(arrays, "float64", feedback)
 
 
@@ -69,6 +68,15 @@ def test_values_and_gradients_of_every_shape(shape):
 @pytest.mark.smoke
 def test_values_and_gradients_of_a_long_sequence():
     check(coffee_arrays((2, 4096, 3, 2)), "float64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_and_gradients_of_gates_that_saturate(dtype):
+    # Inputs and biases of the gate of up to some hundreds, of both signs, that often cancel.
+    arrays = coffee_arrays((2, 33, 3, 2), gated=True)
+    for name in ("gate_inputs", "gate_bias"):
+        arrays[name] *= 50
+    check(arrays, dtype)
 
 
 def test_values_and_gradients_of_gentle_weights():
@@ -121,12 +129,27 @@ def test_recomputed_gradients_of_an_empty_batch():
 
 
 def test_recomputed_values_and_gradients_with_options():
-    check(coffee_arrays(SHAPE), "float64", recompute=True)
+    check(coffee_arrays(SHAPE, gated=True), "float64", recompute=True)
+
+
+def test_a_parallel_solver_with_inputs_and_a_bias_of_the_gate():
+    arrays = coffee_arrays(SHAPE, gate_scale=0.5, input_scale=1.0, gated=True)
+    cotangents = cotangents_of(arrays)
+    parallel, sequential = (
+        differentiate(functools.partial(coffee_scan, solver=solver), arrays, cotangents)
+        for solver in ("newton", "sequential")
+    )
+    for actual, expected in zip(parallel[0], sequential[0], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    for name, gradient in parallel[1].items():
+        scale = abs(sequential[1][name]).max()
+        np.testing.assert_allclose(gradient, sequential[1][name], atol=1e-5 * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_low_precision_is_accumulated_in_float32(dtype):
-    low = {name: ops.cast(array, dtype) for name, array in coffee_arrays(SHAPE).items()}
+    arrays = coffee_arrays(SHAPE, gated=True)
+    low = {name: ops.cast(array, dtype) for name, array in arrays.items()}
     outputs, state = coffee_scan(**low)
     wide, wide_state = coffee_scan(**{k: ops.cast(array, "float32") for k, array in low.items()})
     # A state that is rounded at every handover drifts.
@@ -181,7 +204,18 @@ def test_infinity_is_never_hidden(feedback, value):
         np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(e))
 
 
-ZEROS = {name: np.zeros_like(array) for name, array in coffee_arrays((2, 5, 3, 4)).items()}
+def test_nan_in_an_input_of_the_gate_goes_on_from_its_step():
+    arrays = coffee_arrays(SHAPE, gated=True)
+    outputs, final_state = run(arrays)
+    arrays["gate_inputs"][1, 5, 2] = np.nan
+    outputs[1, 5:, 2] = final_state[1, 2] = np.nan
+    for actual, expected in zip(run(arrays), (outputs, final_state), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+ZEROS = {
+    name: np.zeros_like(array) for name, array in coffee_arrays((2, 5, 3, 4), gated=True).items()
+}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +239,12 @@ ZEROS = {name: np.zeros_like(array) for name, array in coffee_arrays((2, 5, 3, 4
             r"`input_matrix` must have shape \(3, 4\), received \(4,\)",
         ),
         ({"output_gate": np.zeros((1, 3, 4))}, r"`output_gate` must have shape.*\(1, 3, 4\)"),
+        ({"gate_bias": np.zeros(3)}, r"`gate_bias` must have shape \(3, 4\), received \(3,\)"),
+        (
+            {"gate_inputs": np.zeros((2, 5, 3, 4))},
+            r"`gate_inputs` must have shape \(2, 5, 3\), received \(2, 5, 3, 4\)",
+        ),
+        ({"gate_inputs": np.zeros((2, 4, 3))}, r"`gate_inputs` must have.*received \(2, 4, 3\)"),
         (
             {"initial_state": np.zeros((3, 4))},
             r"`initial_state` must have shape \(2, 3, 4\).*\(3, 4\)",
@@ -241,7 +281,13 @@ def test_unfit_arguments(changed, message):
         ({"inputs": keras.KerasTensor((2, 5, 3))}, "`inputs` is a symbolic KerasTensor.*layer"),
         ({"gate": None}, "`gate` is required, received None"),
         ({"readout": np.zeros((3, 4), "complex64")}, "`readout` must be real.*complex64"),
+        (
+            {"gate_inputs": np.zeros((2, 5, 3), "complex64")},
+            "`gate_inputs` must be real.*complex64",
+        ),
+        ({"gate_bias": np.zeros((3, 4), "complex64")}, "`gate_bias` must be real.*complex64"),
         ({"gate": keras.KerasTensor((3, 4))}, "`gate` is a symbolic KerasTensor"),
+        ({"gate_inputs": keras.KerasTensor((2, 5, 3))}, "`gate_inputs` is a symbolic KerasTensor"),
         (
             {"initial_state": keras.KerasTensor((2, 3, 4))},
             "`initial_state` is a symbolic KerasTensor",

@@ -20,6 +20,8 @@ def scans():
     for feedback in ("sigmoid", None):
         options = {"feedback": feedback}
         yield f"coffee-{feedback}", coffee_scan, coffee_arrays(SHAPE, **gentle), options
+    gated = coffee_arrays(SHAPE, **gentle, gated=True)
+    yield "coffee-gated", coffee_scan, gated, {"feedback": "sigmoid"}
     linear = coffee_arrays(SHAPE, gate_scale=0.05, input_scale=1.0)
     linear |= {name: abs(linear[name]) for name in ("gate", "initial_state")}
     yield "coffee-linear", coffee_scan, linear, {"feedback": "linear"}
@@ -52,7 +54,7 @@ def spoiled(arrays):
 
 
 # One loop computes again, whatever the options of a recurrence.
-RECOMPUTED = CASES if IS_THOROUGH else ("coffee-sigmoid", "selective-(True, True)", "mamba-True")
+RECOMPUTED = CASES if IS_THOROUGH else ("coffee-gated", "selective-(True, True)", "mamba-True")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from keras_coffee.solvers import Elk, Newton, Sequential
 WHOLE = Newton(window=None, max_iterations=20)
 SOLVERS = {
     "coffee": [Sequential(), Newton(), WHOLE, Elk()],
+    "gated coffee": [Newton()],
     "diagonal GRU": [Sequential(), Newton(), Elk()],
     "Elman": [Sequential(), Newton(), Newton("diagonal"), Elk(), Elk("diagonal")],
 }

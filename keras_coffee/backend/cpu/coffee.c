@@ -1,17 +1,19 @@
 /* COFFEE for a processor: one pass forward, one backward, many features side by side.
  *
- *   Δ = σ(w x),  x' = x + Δ (λ x + b u),  y = Σ C x',  times σ(Σ w_γ x') with an output gate
+ *   Δ = σ(w x + a + β),  x' = x + Δ (λ x + b u),  y = Σ C x',
+ *   the latter times σ(Σ w_γ x') with an output gate
  *
- * Option: FEEDBACK (0 none, 1 sigmoid, 2 linear). Of the arrays, mask, b and w_γ may be absent.
+ * Option: FEEDBACK (0 none, 1 sigmoid, 2 linear). Of the arrays, the gate's inputs a, mask, b, w_γ
+ * and β may be absent.
  */
 #include "common.h"
 
 enum { WITHOUT, SIGMOID, LINEAR };
-enum { INPUTS, MASK, SEQUENCES };
-enum { TRANSITION, GATE, READOUT, INPUT_MATRIX, OUTPUT_GATE, WEIGHTS };
+enum { INPUTS, GATE_INPUTS, MASK, SEQUENCES };
+enum { TRANSITION, GATE, READOUT, INPUT_MATRIX, OUTPUT_GATE, GATE_BIAS, WEIGHTS };
 
 /* The update gate before the mask, and its derivative by its argument. The argument is scaled: the
- * gate's weights are multiplied by GATE_SCALE when they are loaded. */
+ * gate's weights, bias and inputs are multiplied by GATE_SCALE when they are loaded. */
 #define GATE_SCALE (FEEDBACK == LINEAR ? 1 : SIGMOID_SCALE)
 
 INLINE real gate_of(real scaled) {
@@ -26,13 +28,14 @@ typedef struct {
   real *state, *adjoint;                                      /* (n, stride) */
   real *states;                                               /* (steps, n, stride) */
   real *inputs, *mask, *outputs, *gates, *grads, *grad_gates; /* (stride) */
+  real *gate_inputs, *grad_gate_inputs;                       /* (stride) */
   void *base;
 } space;
 
 /* `base` is NULL if there is no memory. */
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
-  const int64_t total = (2 * WEIGHTS + 2 + steps) * row + 6 * stride;
+  const int64_t total = (2 * WEIGHTS + 2 + steps) * row + 8 * stride;
   space w;
   w.weights = zeros(total, &w.base);
   w.sums = w.weights + WEIGHTS * row;
@@ -44,7 +47,9 @@ static space allocate(const sizes *s, int64_t steps) {
   w.gates = w.outputs + stride;
   w.grads = w.gates + stride;
   w.grad_gates = w.grads + stride;
-  w.states = w.grad_gates + stride;
+  w.gate_inputs = w.grad_gates + stride;
+  w.grad_gate_inputs = w.gate_inputs + stride;
+  w.states = w.grad_gate_inputs + stride;
   return w;
 }
 
@@ -53,21 +58,35 @@ static void load_weights(const sizes *s, block x, real *const *weights, space *w
   for (int64_t i = 0; i < WEIGHTS; i++)
     if (weights[i]) load_weight(x, s->states, weights[i], w->weights + i * row);
   for (int64_t k = 0; k < row; k++) w->weights[GATE * row + k] *= GATE_SCALE;
+  for (int64_t k = 0; HAS_GATE_BIAS && k < row; k++) w->weights[GATE_BIAS * row + k] *= GATE_SCALE;
 }
 
-/* Inputs and mask of a step to the lanes. */
+/* The sequences of a step to the lanes. */
 INLINE void load_step(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
   gather(s, x, t, sequences[INPUTS], w->inputs);
+  if (HAS_GATE_INPUTS) {
+    gather(s, x, t, sequences[GATE_INPUTS], w->gate_inputs);
+    EACH_LANE(p, x.lanes) w->gate_inputs[p] *= GATE_SCALE;
+  }
   if (HAS_MASK)
     for (int64_t r = 0; r < x.rows; r++)
       for (int64_t d = 0; d < x.width; d++)
         w->mask[r * x.width + d] = sequences[MASK][(x.b + r) * s->length + t];
 }
 
+/* The gate that looks at `by`, the state or the input. */
+INLINE real gate_at(const real *w, int64_t row, int64_t p, real by, real gate_input) {
+  real argument = w[GATE * row + p] * by;
+  if (HAS_GATE_INPUTS) argument += gate_input;
+  if (HAS_GATE_BIAS) argument += w[GATE_BIAS * row + p];
+  return gate_of(argument);
+}
+
 /* The state after v. */
-INLINE real next(const real *w, int64_t row, int64_t p, real v, real source, real mask) {
+INLINE real next(const real *w, int64_t row, int64_t p, real v, real source, real gate_input,
+                 real mask) {
   real drive = HAS_INPUT_MATRIX ? w[INPUT_MATRIX * row + p] * source : source;
-  real delta = gate_of(w[GATE * row + p] * (FEEDBACK == WITHOUT ? source : v));
+  real delta = gate_at(w, row, p, FEEDBACK == WITHOUT ? source : v, gate_input);
   if (HAS_MASK) delta *= mask;
   return v + delta * (w[TRANSITION * row + p] * v + drive);
 }
@@ -76,12 +95,13 @@ INLINE real next(const real *w, int64_t row, int64_t p, real v, real source, rea
 INLINE void advance(const sizes *s, block x, space *space, real *before) {
   const int64_t row = s->states * x.stride;
   const real *restrict u = space->inputs, *restrict m = space->mask;
+  const real *restrict a = space->gate_inputs;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict w = space->weights + j * x.stride;
     real *restrict state = space->state + j * x.stride, *restrict kept = before + j * x.stride;
     EACH_LANE(p, x.stride) {
       kept[p] = state[p];
-      state[p] = next(w, row, p, state[p], u[p], m[p]);
+      state[p] = next(w, row, p, state[p], u[p], a[p], m[p]);
     }
   }
 }
@@ -90,12 +110,13 @@ INLINE void advance(const sizes *s, block x, space *space, real *before) {
 INLINE void read_out(const sizes *s, block x, space *space, const real *before) {
   const int64_t row = s->states * x.stride;
   const real *restrict u = space->inputs, *restrict m = space->mask;
+  const real *restrict a = space->gate_inputs;
   real *restrict y = space->outputs, *restrict z = space->gates;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict w = space->weights + j * x.stride, *from = before + j * x.stride;
     real *state = space->state + j * x.stride;
     EACH_LANE(p, x.stride) {
-      real v = next(w, row, p, from[p], u[p], m[p]);
+      real v = next(w, row, p, from[p], u[p], a[p], m[p]);
       state[p] = v;
       y[p] = (j ? y[p] : 0) + w[READOUT * row + p] * v;
       if (HAS_OUTPUT_GATE) z[p] = (j ? z[p] : 0) + w[OUTPUT_GATE * row + p] * v;
@@ -144,13 +165,14 @@ INLINE void split_grads(const sizes *s, block x, space *w, const real *before) {
   }
 }
 
-/* One step back: adjoint, sums of the weights' gradients, and the gradient of the inputs. */
+/* One step back: adjoint, sums of the weights' gradients, and the gradients of the inputs. */
 INLINE void retreat(const sizes *s, block x, space *space, const real *states) {
   if (HAS_OUTPUT_GATE) split_grads(s, x, space, states);
   const int64_t row = s->states * x.stride;
   const real *restrict u = space->inputs, *restrict m = space->mask;
+  const real *restrict a = space->gate_inputs;
   const real *restrict g = space->grads, *restrict h = space->grad_gates;
-  real *restrict grad_inputs = space->outputs;
+  real *restrict grad_inputs = space->outputs, *restrict grad_a = space->grad_gate_inputs;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict w = space->weights + j * x.stride, *restrict before = states + j * x.stride;
     real *restrict sums = space->sums + j * x.stride;
@@ -159,7 +181,7 @@ INLINE void retreat(const sizes *s, block x, space *space, const real *states) {
       real v = before[p], source = u[p], by = FEEDBACK == WITHOUT ? source : v;
       real transition = w[TRANSITION * row + p], gate = w[GATE * row + p];
       real drive = HAS_INPUT_MATRIX ? w[INPUT_MATRIX * row + p] * source : source;
-      real delta = gate_of(gate * by), slope = slope_of(delta);
+      real delta = gate_at(w, row, p, by, a[p]), slope = slope_of(delta);
       if (HAS_MASK) delta *= m[p], slope *= m[p];
       real change = transition * v + drive, after = v + delta * change;
       real l = adjoint[p] + g[p] * w[READOUT * row + p];
@@ -167,6 +189,8 @@ INLINE void retreat(const sizes *s, block x, space *space, const real *states) {
       real by_change = l * delta, by_argument = l * slope * change;
       sums[TRANSITION * row + p] += by_change * v;
       sums[GATE * row + p] += by_argument * by;
+      if (HAS_GATE_BIAS) sums[GATE_BIAS * row + p] += by_argument;
+      if (HAS_GATE_INPUTS) grad_a[p] = (j ? grad_a[p] : 0) + by_argument;
       sums[READOUT * row + p] += g[p] * after;
       if (HAS_OUTPUT_GATE) sums[OUTPUT_GATE * row + p] += h[p] * after;
       real by_source = by_change;
@@ -207,6 +231,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
   space w = allocate(s, least(s->keep, s->length));
   if (!w.base) return 1;
   prefer_large_pages_for(s, grad_inputs, NULL);
+  if (HAS_GATE_INPUTS) prefer_large_pages_for(s, grad_sequences[GATE_INPUTS], NULL);
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
@@ -221,10 +246,12 @@ int scan_backward(const sizes *s, real *const *arrays) {
       for (int64_t t = stop - 1; t >= start; t--) {
         prefetch_step(s, x, t - STEPS_AHEAD, sequences[INPUTS]);
         prefetch_step(s, x, t - STEPS_AHEAD, grad_outputs);
+        if (HAS_GATE_INPUTS) prefetch_step(s, x, t - STEPS_AHEAD, sequences[GATE_INPUTS]);
         load_step(s, x, t, sequences, &w);
         gather(s, x, t, grad_outputs, w.grads);
         retreat(s, x, &w, w.states + (t - start) * row);
         scatter(s, x, t, w.outputs, grad_inputs);
+        if (HAS_GATE_INPUTS) scatter(s, x, t, w.grad_gate_inputs, grad_sequences[GATE_INPUTS]);
       }
     }
     store_state(s, x, w.adjoint, grad_initial);

@@ -62,8 +62,8 @@ class Recurrence(NamedTuple):
 
 RECURRENCES = {
     "coffee": Recurrence(
-        sequences=("inputs", "mask"),
-        weights=("transition", "gate", "readout", "input_matrix", "output_gate"),
+        sequences=("inputs", "gate_inputs", "mask"),
+        weights=("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias"),
         constant=("mask",),
     ),
     "selective": Recurrence(

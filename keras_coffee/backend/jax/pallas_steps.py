@@ -14,11 +14,15 @@ from keras_coffee.backend.jax.pallas_driver import Recurrence
 def _coffee_advance(weights, state, inputs_t, feedback):
     """The state x becomes x + Δ (λ x + b u).
 
-    Its Δ is σ(w x) for sigmoid feedback, w x for linear, σ(w u) for none.
+    Its Δ is σ(w x + v + β) for sigmoid feedback, w x + v + β for linear, σ(w u + v + β) for none.
     """
-    (transition, gate, _, input_matrix, _), (source, mask) = weights, inputs_t
+    transition, gate, _, input_matrix, _, gate_bias = weights
+    source, gate_inputs, mask = inputs_t
     drive = source if input_matrix is None else input_matrix * source
     delta = gate * (source if feedback is None else state)
+    for summand in (gate_inputs, gate_bias):
+        if summand is not None:
+            delta = delta + summand
     if feedback != "linear":
         delta = jax.nn.sigmoid(delta)
     if mask is not None:
@@ -27,7 +31,7 @@ def _coffee_advance(weights, state, inputs_t, feedback):
 
 
 def _coffee_read(weights, state, inputs_t):
-    _, _, readout, _, output_gate = weights
+    _, _, readout, _, output_gate, _ = weights
     outputs = jnp.sum(readout * state, 0, keepdims=True)
     if output_gate is not None:
         outputs *= jax.nn.sigmoid(jnp.sum(output_gate * state, 0, keepdims=True))
@@ -85,7 +89,7 @@ def _zero_order_hold(transition, delta):
 
 _DISCRETIZE = {"zoh": _zero_order_hold, "euler": _forward_euler, "mamba": _mamba}
 
-COFFEE = Recurrence(("feature", "mask"), _coffee_advance, _coffee_read)
+COFFEE = Recurrence(("feature", "feature", "mask"), _coffee_advance, _coffee_read)
 SELECTIVE = Recurrence(
     ("feature", "feature", "state", "state"), _selective_advance, _selective_read
 )

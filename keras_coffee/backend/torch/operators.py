@@ -14,8 +14,9 @@ from keras_coffee.backend.torch import cpu_kernels, gpu_kernels
 # Of each recurrence that has kernels: sequences, weights and options. Adding one adds a row.
 _SCHEMAS = {
     "coffee": (
-        "Tensor inputs, Tensor? mask",
-        "Tensor transition, Tensor gate, Tensor readout, Tensor? input_matrix, Tensor? output_gate",
+        "Tensor inputs, Tensor? gate_inputs, Tensor? mask",
+        "Tensor transition, Tensor gate, Tensor readout, "
+        "Tensor? input_matrix, Tensor? output_gate, Tensor? gate_bias",
         "str? feedback",
     ),
     "selective": (

@@ -14,9 +14,15 @@ def sigmoid(x):
 
 
 @triton.jit
-def sigmoid_of_product(weight, x):
+def sigmoid_of_product(weight, x, first, second):
+    """σ(weight x + first + second), where None is not added."""
     # A weight is scaled outside of the loop over time, x could only be inside.
-    return _inverse_of_one_plus_exp2((weight * -_LOG2_E) * x)
+    exponent = (weight * -_LOG2_E) * x
+    if first is not None:
+        exponent += first * -_LOG2_E
+    if second is not None:
+        exponent += second * -_LOG2_E
+    return _inverse_of_one_plus_exp2(exponent)
 
 
 @triton.jit

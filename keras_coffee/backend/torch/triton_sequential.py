@@ -44,8 +44,10 @@ _INTEGERS = ["batch", "length", "dim", "n", "keep"]
 # Hopper's 132 multiprocessors have 16,896 lanes; two warps for each scheduler hide latencies.
 _LANES = 2**15
 
-# With more states a lane of a backward kernel would not get by with 255 registers.
+# With more states a lane of a backward kernel would not get by with 255 registers, nor with so many
+# if there are more sequences of its own and weights than these.
 _STATES_IN_LANE = 8
+_ARRAYS = 7
 
 # Where features share a sequence a program has more pairs, or there would be more sums over a
 # tile's features to do, and fewer, or there would be more to do for one.
@@ -63,7 +65,8 @@ def forward(recurrence, sequences, weights, state, *, keep, **options):
 def backward(recurrence, grad_outputs, grad_final, kept, sequences, weights, *, keep, **options):
     """Gradients by the sequences, the weights and the initial state."""
     batch, length, dim = sequences[0].shape
-    tile = _tiling(batch * dim, grad_final.shape[-1], recurrence.is_shared(sequences))[1]
+    excess, is_shared = _excess(recurrence, sequences, weights), recurrence.is_shared(sequences)
+    tile = _tiling(batch * dim, grad_final.shape[-1], excess, is_shared)[1]
     gradients = Gradients(recurrence, sequences, weights, grad_final, triton.cdiv(dim, tile))
     size = min(keep, length) * grad_final.numel() if keep > 1 else 0
     tensors = (grad_outputs, grad_final, kept, grad_final.new_empty(size))
@@ -72,23 +75,29 @@ def backward(recurrence, grad_outputs, grad_final, kept, sequences, weights, *, 
     return gradients.summed()
 
 
-def _tiling(pairs, n, is_shared):
+def _excess(recurrence, sequences, weights):
+    """How many arrays there are beyond those for which a lane has the most states."""
+    return max(0, sum(x is not None for x in (*recurrence.split(sequences)[0], *weights)) - _ARRAYS)
+
+
+def _tiling(pairs, n, excess, is_shared):
     """N, P, how many states of a pair a lane has, and the number of warps."""
+    most = _STATES_IN_LANE // 2 if excess else _STATES_IN_LANE
     narrowest, widest = _WIDTHS_IF_SHARED if is_shared else (1, 32)
     states = triton.next_power_of_2(n)
     tile = max(narrowest, 32 // states)
-    while tile < widest and tile * states < 32 * _STATES_IN_LANE and 16 * pairs >= _LANES * tile:
+    while tile < widest and tile * states < 32 * most and 16 * pairs >= _LANES * tile:
         tile *= 2
-    in_lane = min(max(1, tile * states // 32), _STATES_IN_LANE)
+    in_lane = min(max(1, tile * states // 32), most)
     return states, tile, in_lane, max(1, tile * states // (32 * in_lane))
 
 
-def _group(recurrence, own, shared, in_lane, is_backward):
+def _group(recurrence, own, shared, in_lane, excess, is_backward):
     """How many steps are loaded ahead, a power of two."""
     numbers = sum(x is not None for x in own)
     # Backward it is a gradient and a state, but not what features share.
     numbers += 1 + in_lane if is_backward else in_lane * sum(x is not None for x in shared)
-    fit = max(1, recurrence.ahead[is_backward] // numbers)
+    fit = max(1, (recurrence.ahead[is_backward] - excess * in_lane) // numbers)
     return min(4 if is_backward else 8, 1 << (fit.bit_length() - 1))
 
 
@@ -97,8 +106,8 @@ def _launch(kernel, recurrence, options, sequences, weights, tensors, shape, kee
     if not batch * dim:
         return
     own, shared = recurrence.split(sequences)
-    is_shared = recurrence.is_shared(sequences)
-    states, tile, in_lane, warps = _tiling(batch * dim, n, is_shared)
+    excess, is_shared = _excess(recurrence, sequences, weights), recurrence.is_shared(sequences)
+    states, tile, in_lane, warps = _tiling(batch * dim, n, excess, is_shared)
     programs = batch * triton.cdiv(dim, tile) if is_shared else triton.cdiv(batch * dim, tile)
     pairs_in_turn = dim if is_shared else batch * dim
     with device_of(sequences[0]):
@@ -116,7 +125,7 @@ def _launch(kernel, recurrence, options, sequences, weights, tensors, shape, kee
             P=tile,
             ALL_STATES=n == states,
             ALL_PAIRS=pairs_in_turn % tile == 0,
-            GROUP=_group(recurrence, own, shared, in_lane, kernel is _backward),
+            GROUP=_group(recurrence, own, shared, in_lane, excess, kernel is _backward),
             num_warps=warps,
         )
 

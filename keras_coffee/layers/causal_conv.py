@@ -1,0 +1,127 @@
+"""A depthwise convolution over the past, as a recurrent layer."""
+
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from keras_coffee import solvers
+from keras_coffee._typing import Tensor
+from keras_coffee.layers import arguments
+from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
+from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
+from keras_coffee.ops import masking
+from keras_coffee.ops.arguments import check_time
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class CausalConv1D(RecurrentLayer):
+    """A convolution over the last steps, of each feature by itself.
+
+        y(k) = g(w_1 ⊙ u(k-K+1) + … + w_K ⊙ u(k) + b)
+
+    K is `kernel_size`, and the inputs before the first step are zeros. (K + 1) D parameters:
+    `kernel` w `(K, D)` and `bias` b `(D,)`. The state holds the last K - 1 inputs, the latest last,
+    so the layer follows a stream. All steps are computed at once. A masked step is not seen: the
+    window has the last K steps that count. `keras.layers.DepthwiseConv1D` with causal padding is
+    the same without masks, state and streams.
+
+    Args:
+        kernel_size: K, a positive integer.
+        activation: g, a function or its name. None, the default: g(x) = x.
+        use_bias: Whether there is a bias. Defaults to True.
+        return_sequences, return_state, go_backwards, stateful, zero_output_for_mask: As for
+            `RecurrentLayer`.
+        solver, recompute: As for `RecurrentLayer`, without effect: there is nothing to solve.
+        <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
+            `kernel` starts uniform in ±1/√K, `bias` from zeros.
+        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
+
+    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, K - 1, D)`.
+
+    Raises:
+        ValueError: if `kernel_size` is not a positive integer, or the inputs are not `(B, T, D)`.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((None, 3)), CausalConv1D(4, activation="silu")])
+        >>> model(np.ones((2, 5, 3))).shape
+        (2, 5, 3)
+
+    Reference:
+        A. Gu and T. Dao, "Mamba", 2023, section 3.4.
+    """
+
+    WEIGHTS = {"kernel": WeightSpec(("kernel_size", "D")), "bias": WeightSpec(("D",))}
+
+    def __init__(
+        self,
+        kernel_size: int,
+        *,
+        activation: Any = None,
+        use_bias: bool = True,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        solver: str | solvers.Solver = "auto",
+        recompute: bool = False,
+        kernel_initializer: Rule = None,
+        kernel_regularizer: Rule = None,
+        kernel_constraint: Rule = None,
+        bias_initializer: Rule = "zeros",
+        bias_regularizer: Rule = None,
+        bias_constraint: Rule = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        self.use_bias = use_bias  # before the weights are asked for
+        if kernel_initializer is None:
+            kernel_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
+        super().__init__(**handed_on(locals(), "kernel_size", "activation", "use_bias"))
+        self.kernel_size = arguments.positive_integer("kernel_size", kernel_size)
+        self.activation = keras.activations.get(activation)
+
+    def weight_specs(self) -> dict[str, WeightSpec]:
+        return {k: spec for k, spec in self.WEIGHTS.items() if self.use_bias or k != "bias"}
+
+    def state_specs(self, dim: int) -> list[StateSpec]:
+        return [StateSpec((self.kernel_size - 1, dim))]
+
+    def output_size(self, dim: int) -> int:
+        return dim
+
+    def scan(
+        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        check_time(inputs, "inputs")
+        if initial_state is None:
+            (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
+        delayed, state = _window(inputs, initial_state, mask)
+        kernel = ops.cast(ops.cast(self.kernel, self.compute_dtype), inputs.dtype)
+        outputs = sum(kernel[-1 - k] * x for k, x in enumerate(delayed))
+        if self.use_bias:
+            outputs = outputs + ops.cast(self.bias, inputs.dtype)
+        return masking.repeat_last(self.activation(outputs), mask), state
+
+    def get_config(self) -> dict[str, Any]:
+        activation = keras.activations.serialize(self.activation)
+        own = {"kernel_size": self.kernel_size, "activation": activation, "use_bias": self.use_bias}
+        return {**super().get_config(), **own}
+
+
+def _window(inputs: Tensor, state: Tensor, mask: Tensor | None) -> tuple[list[Tensor], Tensor]:
+    """The inputs 0, 1, …, K - 1 steps before each step, `(B, T, D)` each; and the last K - 1."""
+    size = state.shape[1]
+    known = ops.concatenate([state, inputs], axis=1)
+    if mask is None:
+        delayed = [known[:, size - k : -k or None] for k in range(size + 1)]
+        return delayed, known[:, -size:] if size else state
+    counts = ops.concatenate([ops.ones(ops.shape(state)[:2], "bool"), mask], axis=1)
+    delayed, latest = [inputs], []
+    for _ in range(size):
+        # What a step that counts has seen is what the one before it that counts had, and so on.
+        known = masking.repeat_last(known, counts)
+        latest.append(known[:, -1:])
+        known = ops.concatenate([ops.zeros_like(known[:, :1]), known[:, :-1]], axis=1)
+        delayed.append(known[:, size:])
+    return delayed, ops.concatenate(latest[::-1], axis=1) if size else state
