@@ -34,6 +34,15 @@ def check_real(name: str, tensor: Tensor) -> None:
         )
 
 
+def check_forwards(layer: Any) -> None:
+    """Raises unless a recurrent layer reads forwards, as a stream does."""
+    if layer.go_backwards:
+        raise ValueError(
+            f"{layer.name!r} goes backwards: its first output needs the last input, so it can't "
+            "follow a stream."
+        )
+
+
 def sequence_shape(layer: str, shape: Shape) -> tuple[int | None, int | None, int]:
     """Batch, time and features of a shape, if it is one of sequences of known features."""
     if len(shape) == 3 and shape[2] is not None:

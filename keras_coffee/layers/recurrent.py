@@ -398,11 +398,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     def check_stream(self) -> None:
         """Raises ValueError if the layer needs more than the present and the past."""
-        if self.go_backwards:
-            raise ValueError(
-                f"{self.name!r} goes backwards: its first output needs the last input, so it can't "
-                "follow a stream."
-            )
+        arguments.check_forwards(self)
 
     def step(self, inputs_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One step of a stream: `advance` without the axis of time.

@@ -12,6 +12,9 @@ enum { WITHOUT, SIGMOID, LINEAR };
 enum { INPUTS, GATE_INPUTS, MASK, SEQUENCES };
 enum { TRANSITION, GATE, READOUT, INPUT_MATRIX, OUTPUT_GATE, GATE_BIAS, WEIGHTS };
 
+/* Weights in the work space, where the last one has no place if it is absent. */
+enum { ROWS = GATE_BIAS + HAS_GATE_BIAS };
+
 /* The update gate before the mask, and its derivative by its argument. The argument is scaled: the
  * gate's weights, bias and inputs are multiplied by GATE_SCALE when they are loaded. */
 #define GATE_SCALE (FEEDBACK == LINEAR ? 1 : SIGMOID_SCALE)
@@ -24,7 +27,7 @@ INLINE real slope_of(real gate) { return FEEDBACK == LINEAR ? 1 : gate * (1 - ga
 
 /* Work space of a thread. */
 typedef struct {
-  real *weights, *sums;                                       /* (W, n, stride) */
+  real *weights, *sums;                                       /* (ROWS, n, stride) */
   real *state, *adjoint;                                      /* (n, stride) */
   real *states;                                               /* (steps, n, stride) */
   real *inputs, *mask, *outputs, *gates, *grads, *grad_gates; /* (stride) */
@@ -35,11 +38,11 @@ typedef struct {
 /* `base` is NULL if there is no memory. */
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
-  const int64_t total = (2 * WEIGHTS + 2 + steps) * row + 8 * stride;
+  const int64_t total = (2 * ROWS + 2 + steps) * row + 8 * stride;
   space w;
   w.weights = zeros(total, &w.base);
-  w.sums = w.weights + WEIGHTS * row;
-  w.state = w.sums + WEIGHTS * row;
+  w.sums = w.weights + ROWS * row;
+  w.state = w.sums + ROWS * row;
   w.adjoint = w.state + row;
   w.inputs = w.adjoint + row;
   w.mask = w.inputs + stride;
@@ -47,9 +50,9 @@ static space allocate(const sizes *s, int64_t steps) {
   w.gates = w.outputs + stride;
   w.grads = w.gates + stride;
   w.grad_gates = w.grads + stride;
-  w.gate_inputs = w.grad_gates + stride;
+  w.states = w.grad_gates + stride;
+  w.gate_inputs = w.states + steps * row;
   w.grad_gate_inputs = w.gate_inputs + stride;
-  w.states = w.grad_gate_inputs + stride;
   return w;
 }
 
@@ -238,7 +241,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
     const int64_t row = s->states * x.stride;
     load_weights(s, x, weights, &w);
     load_state(s, x, grad_final, w.adjoint);
-    memset(w.sums, 0, WEIGHTS * row * sizeof(real));
+    memset(w.sums, 0, ROWS * row * sizeof(real));
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
       load_state(s, x, kept + place_of_chunk(s, c), w.states);

@@ -1,0 +1,33 @@
+"""One call in a model, in symbolic tensors."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call: symbolic tensors in `args` and `kwargs` stand for those that will come.
+
+    Args:
+        operation: A layer, a carrier of one, or an operation.
+        outputs: Symbolic tensors for what comes out.
+        states: The names of the states that it is given and returns, if it is a carrier.
+    """
+
+    operation: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[keras.KerasTensor]
+    states: list[str]
+
+
+def symbols_of(structure: Any) -> list[keras.KerasTensor]:
+    """The symbolic tensors in a structure."""
+    return [x for x in keras.tree.flatten(structure) if isinstance(x, keras.KerasTensor)]
+
+
+def has_time(x: keras.KerasTensor) -> bool:
+    """Whether a symbolic tensor of a stream has an axis of time, whose length alone is unknown."""
+    return len(x.shape) > 1 and x.shape[1] is None

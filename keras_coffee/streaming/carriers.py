@@ -1,0 +1,181 @@
+"""Layers that carry a state from one piece of a stream to the next."""
+
+import abc
+import functools
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_coffee._typing import Shape, Tensor
+from keras_coffee.layers.arguments import check_forwards
+
+
+class Carrier(keras.layers.Layer, abc.ABC):
+    """A layer of a model, with its state given and returned.
+
+    Masked steps repeat the output before them. Where a mask may pass over the first steps of a
+    block, that output is in an earlier block, so it is one more state.
+
+    Args:
+        layer: The layer of the model. Its weights are used, not copied.
+        inputs: A symbolic tensor as the layer gets it, `(B, T, ...)`.
+        outputs: What the layer makes of it.
+        is_masked: Whether a mask may pass over steps.
+    """
+
+    def __init__(self, layer: Any, inputs: Any, outputs: Any, is_masked: bool):
+        super().__init__(name=layer.name, dtype=layer.dtype_policy)
+        # Keras would round the states to the compute dtype.
+        self.autocast = False
+        self.supports_masking = layer.supports_masking
+        self.layer = layer
+        self.has_time = getattr(layer, "return_sequences", True)
+        repeats = layer.supports_masking and not getattr(layer, "zero_output_for_mask", False)
+        self._width = outputs.shape[2 if self.has_time else 1 :] if is_masked and repeats else None
+
+    def build(self, inputs_shape: Shape, states_shape: Any) -> None:
+        self.built = True  # as the layer is
+
+    @abc.abstractmethod
+    def initial(self, batch_size: int) -> list[Tensor]:
+        """The layer's own states before the first step."""
+
+    @abc.abstractmethod
+    def advance(
+        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The outputs of all steps of a block, `(B, K, ...)`, and the layer's own new states."""
+
+    def get_initial_state(self, batch_size: int) -> list[Tensor]:
+        """All states before the first step, the last output behind the others."""
+        states = self.initial(batch_size)
+        if self._width is not None:
+            states.append(ops.zeros((batch_size, *self._width), self.compute_dtype))
+        return states
+
+    def state_names(self, path: str) -> list[str]:
+        """A name for each state of `get_initial_state`, from the path of the layer."""
+        count = len(self.initial(1))
+        names = [path] if count == 1 else [f"{path}.{i}" for i in range(count)]
+        return names if self._width is None else [*names, f"{path}.output"]
+
+    def call(
+        self,
+        inputs: Tensor,
+        states: list[Tensor],
+        mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The outputs as the layer itself returns them, and the new states."""
+        # The mask that the layer is given in the model, or that which the inputs carry.
+        mask = inputs_mask if mask is None else mask
+        held = None
+        if self._width is not None:
+            *states, held = states
+        outputs, new = self.advance(inputs, states, mask)
+        if held is not None:
+            outputs = _repeat(held, outputs, mask)
+            new = [*new, outputs[:, -1]]
+        return [outputs if self.has_time else outputs[:, -1], *new]
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> list[Any]:
+        return [previous_mask if self.has_time else None]
+
+
+def _repeat(held: Tensor, outputs: Tensor, mask: Tensor | None) -> Tensor:
+    """Outputs with `held` in the place of those before the first step that counts."""
+    if mask is None:
+        return outputs
+    has_begun = ops.cumsum(ops.cast(mask, "int32"), axis=1) > 0
+    axes = tuple(range(2, len(outputs.shape)))
+    return ops.where(ops.expand_dims(has_begun, axes), outputs, ops.expand_dims(held, 1))
+
+
+class RecurrentCarrier(Carrier):
+    """For the recurrent layers of this library, and all that have `advance` as they do."""
+
+    def __init__(self, layer: Any, *args: Any):
+        layer.check_stream()
+        super().__init__(layer, *args)
+
+    def initial(self, batch_size: int) -> list[Tensor]:
+        return keras.tree.flatten(self.layer.get_initial_state(batch_size))
+
+    def advance(
+        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        outputs, new = self.layer.advance(inputs, states, mask)
+        return outputs, keras.tree.flatten(new)
+
+
+class KerasCarrier(Carrier):
+    """For `keras.layers.RNN` and what derives from it: its cell, run by a layer with states."""
+
+    def __init__(self, layer: Any, *args: Any):
+        check_forwards(layer)
+        super().__init__(layer, *args)
+        self.rnn = keras.layers.RNN(
+            layer.cell,
+            return_sequences=True,
+            return_state=True,
+            zero_output_for_mask=layer.zero_output_for_mask,
+            dtype=layer.dtype_policy,
+        )
+        # `StackedRNNCells` nests the states of its cells.
+        nested = keras.tree.map_structure(lambda _: 0, layer.get_initial_state(1))
+        self._nested = functools.partial(keras.tree.pack_sequence_as, nested)
+
+    def initial(self, batch_size: int) -> list[Tensor]:
+        return keras.tree.flatten(self.layer.get_initial_state(batch_size))
+
+    def advance(
+        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        states = self._nested(states)
+        if inputs.shape[1] == 1 and mask is None:
+            # Without a loop: faster, and exporters take loops over one step for something else.
+            outputs, new = self.layer.cell(inputs[:, 0], states)
+            return ops.expand_dims(outputs, 1), keras.tree.flatten(new)
+        outputs, *new = self.rnn(inputs, initial_state=states, mask=mask)
+        return outputs, keras.tree.flatten(new)
+
+
+class CausalCarrier(Carrier):
+    """For `keras.layers.Conv1D` with causal padding: its state are the last inputs."""
+
+    def __init__(self, layer: Any, inputs: Any, *args: Any):
+        super().__init__(layer, inputs, *args)
+        self._reach = layer.dilation_rate[0] * (layer.kernel_size[0] - 1)
+        self._dim = inputs.shape[-1]
+
+    def initial(self, batch_size: int) -> list[Tensor]:
+        return [ops.zeros((batch_size, self._reach, self._dim), self.compute_dtype)]
+
+    def advance(
+        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        (before,) = states
+        inputs = ops.concatenate([before, ops.cast(inputs, before.dtype)], axis=1)
+        # The layer pads in front once more; what these steps put out is known already.
+        return self.layer(inputs)[:, self._reach :], [inputs[:, -self._reach :]]
+
+
+def carrier_class(layer: Any) -> type[Carrier] | None:
+    """The class of the carrier for a layer; None if a stream has no state of it to carry."""
+    if hasattr(layer, "advance") and hasattr(layer, "check_stream"):
+        return RecurrentCarrier
+    if isinstance(layer, keras.layers.RNN) and not isinstance(layer, _CONVOLUTIONAL):
+        return KerasCarrier
+    if isinstance(layer, keras.layers.Conv1D) and _is_causal(layer):
+        return CausalCarrier
+    return None
+
+
+# They derive from `RNN`, but bring a loop of their own.
+_CONVOLUTIONAL = tuple(getattr(keras.layers, f"ConvLSTM{rank}D") for rank in (1, 2, 3))
+
+
+def _is_causal(layer: Any) -> bool:
+    is_plain = layer.strides == (1,) and layer.data_format == "channels_last"
+    return layer.padding == "causal" and layer.kernel_size != (1,) and is_plain

@@ -1,0 +1,138 @@
+"""What treats each step by itself when nothing is trained, so that it can follow any stream."""
+
+from typing import Any
+
+import keras
+
+from keras_coffee.layers.softmin_logits import SoftminLogits
+from keras_coffee.layers.symbol_embedding import SymbolEmbedding
+from keras_coffee.streaming.call import Call, has_time, symbols_of
+
+# Where one has an axis, it must be another than those of the batch and of time.
+_LAYERS: tuple[type, ...] = (
+    SoftminLogits,
+    SymbolEmbedding,
+    *(
+        getattr(keras.layers, name)
+        for name in (
+            "Activation",
+            "ActivityRegularization",
+            "Add",
+            "AlphaDropout",
+            "Average",
+            "BatchNormalization",
+            "Concatenate",
+            "Dense",
+            "Dropout",
+            "ELU",
+            "Embedding",
+            "GaussianDropout",
+            "GaussianNoise",
+            "Identity",
+            "LayerNormalization",
+            "LeakyReLU",
+            "Masking",
+            "Maximum",
+            "Minimum",
+            "Multiply",
+            "Normalization",
+            "RMSNormalization",
+            "ReLU",
+            "Rescaling",
+            "ReversibleEmbedding",
+            "Softmax",
+            "SpatialDropout1D",
+            "Subtract",
+            "TimeDistributed",
+            "UnitNormalization",
+        )
+        if hasattr(keras.layers, name)
+    ),
+)
+
+# Operations, such as `x + y` makes in a Functional model; their classes are public by name alone.
+_OPERATIONS = frozenset(
+    """
+    Abs Absolute Add All Any Cast Ceil Celu Clip Concatenate Cos Divide DivideNoNan Elu Equal
+    Erf Exp Exp2 ExpandDims Expm1 Floor Gelu GetItem Glu Greater GreaterEqual HardSigmoid
+    HardSilu HardTanh Identity Isfinite Isnan LayerNorm LeakyRelu Less LessEqual Log Log1p
+    LogSigmoid LogSoftmax Logaddexp LogicalAnd LogicalNot LogicalOr Logsumexp Max Maximum Mean
+    Min Minimum Mod Multiply NanToNum Negative Normalize NotEqual OneHot OnesLike Power
+    Reciprocal Relu Relu6 RMSNorm Round Rsqrt Selu Sigmoid Sign Silu Sin Softmax Softplus
+    Softsign Sparsemax Split Sqrt Square Squareplus Squeeze Stack StopGradient Subtract Sum Tan
+    Tanh TrueDivide Var Where ZerosLike
+    """.split()
+)
+
+_ADVICE = {
+    "Conv1D": "A Conv1D can with padding='causal' and strides=1, channels last. ",
+    "Flatten": "Put it into keras.layers.TimeDistributed. ",
+    "Permute": "Put it into keras.layers.TimeDistributed. ",
+    "Reshape": "Put it into keras.layers.TimeDistributed. ",
+    "Bidirectional": "Take the layer in it alone, which reads forwards. ",
+}
+
+
+def check(call: Call, declared: tuple[type, ...]) -> None:
+    """Raises ValueError unless a `Call` treats each step by itself.
+
+    Args:
+        call: A call of a layer or an operation, with symbolic tensors.
+        declared: Classes that the user has declared to treat each step by itself.
+    """
+    operation, inputs = call.operation, symbols_of((call.args, call.kwargs))
+    wrapped = getattr(operation, "layer", operation)
+    if getattr(wrapped, "stateful", False):
+        raise ValueError(
+            f"{wrapped.name!r} is stateful and would keep a state of its own between the pieces. "
+            "Build it with stateful=False."
+        )
+    if not any(map(has_time, inputs)):
+        return  # of what the whole stream so far has led to
+    if not all(map(has_time, inputs)):
+        raise ValueError(
+            f"{operation.name!r} joins single steps with something that has no axis of time, which "
+            "in a stream changes from step to step. Give every input an axis of time, and "
+            "recurrent layers return_sequences=True."
+        )
+    if isinstance(operation, declared) or (
+        _is_known(operation) and _leaves_time_alone(call, inputs)
+    ):
+        return
+    kind = type(operation).__name__
+    raise ValueError(
+        f"{operation.name!r} of type {kind} may need other steps than the present one, so it can't "
+        f"follow a stream. {_ADVICE.get(kind, '')}If it does treat each step by itself, say so: "
+        "Stream(model, pointwise=[...])."
+    )
+
+
+def _is_known(operation: Any) -> bool:
+    if isinstance(operation, keras.layers.Conv1D):
+        return operation.kernel_size == operation.strides == (1,)
+    if isinstance(operation, keras.layers.Layer):
+        return isinstance(operation, _LAYERS)
+    return type(operation).__name__ in _OPERATIONS
+
+
+def _leaves_time_alone(call: Call, inputs: list[keras.KerasTensor]) -> bool:
+    if isinstance(call.operation, SoftminLogits):
+        return True  # with `last` it drops steps, and never looks at several
+    if not all(map(has_time, call.outputs)):
+        return False
+    if type(call.operation).__name__ == "GetItem":
+        return _takes_all_steps(call.args[1], len(inputs[0].shape))
+    rank = max(len(x.shape) for x in (*inputs, *call.outputs))
+    axes = getattr(call.operation, "axis", ())
+    axes = axes if isinstance(axes, (list, tuple)) else [axes]
+    return all(axis is not None and axis % rank > 1 for axis in axes)
+
+
+def _takes_all_steps(key: Any, rank: int) -> bool:
+    keys = list(key) if isinstance(key, tuple) else [key]
+    for k, one in enumerate(keys):
+        if one is Ellipsis:
+            others = sum(x is not None for x in keys) - 1
+            keys[k : k + 1] = (rank - others) * [slice(None)]
+            break
+    return all(isinstance(x, slice) and x == slice(None) for x in keys[:2])
