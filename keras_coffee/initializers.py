@@ -1,5 +1,6 @@
 """Starting values of the weights, by name or as objects."""
 
+import math
 from typing import Any
 
 import keras
@@ -65,6 +66,51 @@ class S4DReal(keras.initializers.Initializer):
         # Tiled, not broadcast: on torch a broadcast weight could not be updated in place.
         rates = np.tile(np.log(np.arange(1, shape[-1] + 1)), (*shape[:-1], 1))
         return ops.convert_to_tensor(rates, dtype=dtype or keras.config.floatx())
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class StepSizes(keras.initializers.Initializer):
+    """Spreads step sizes evenly over the orders of magnitude, given as what softplus makes them of.
+
+        b = softplus⁻¹(Δ),   log Δ ~ U[log smallest, log largest)
+
+    Args:
+        smallest: Smallest Δ, positive. Defaults to 0.001.
+        largest: Largest Δ. Defaults to 0.1.
+        seed: As of `StandardNormal`. Defaults to `None`.
+
+    Raises:
+        ValueError: unless 0 < smallest < largest.
+
+    Example:
+        >>> delta = np.log1p(np.exp(StepSizes(seed=0)((100,))))
+        >>> bool((delta > 0.0009).all() and (delta < 0.11).all())
+        True
+
+    Reference:
+        A. Gu and T. Dao, "Mamba", 2023, section 3.6.
+    """
+
+    def __init__(self, smallest: float = 0.001, largest: float = 0.1, seed: Any = None) -> None:
+        if not 0 < smallest < largest:
+            raise ValueError(
+                f"Step sizes need 0 < smallest < largest, received smallest={smallest} and "
+                f"largest={largest}."
+            )
+        self.smallest, self.largest = smallest, largest
+        self._logarithm = keras.initializers.RandomUniform(
+            math.log(smallest), math.log(largest), seed=seed
+        )
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        delta = ops.exp(self._logarithm(shape, _precise(dtype)))
+        # softplus⁻¹(Δ) = log(e^Δ - 1) = Δ + log(1 - e^-Δ), which does not overflow.
+        inverse = delta + ops.log(-ops.expm1(-delta))
+        return ops.cast(inverse, dtype or keras.config.floatx())
+
+    def get_config(self) -> dict[str, Any]:
+        seed = self._logarithm.get_config()["seed"]
+        return {"smallest": self.smallest, "largest": self.largest, "seed": seed}
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -199,6 +245,7 @@ def _precise(dtype: str | None) -> str:
 _NAMED = {
     "standard_normal": StandardNormal,
     "s4d_real": S4DReal,
+    "step_sizes": StepSizes,
     "orthonormal_symbols": OrthonormalSymbols,
 }
 
@@ -207,8 +254,8 @@ def get(identifier: Any) -> Any:
     """Finds an initializer by name, here first and then in `keras.initializers`.
 
     Args:
-        identifier: `"standard_normal"`, `"s4d_real"`, `"orthonormal_symbols"`, or whatever
-            `keras.initializers.get` understands: its names, a serialized initializer, an
+        identifier: `"standard_normal"`, `"s4d_real"`, `"step_sizes"`, `"orthonormal_symbols"`, or
+            whatever `keras.initializers.get` understands: its names, a serialized initializer, an
             initializer, a class, a function of `shape` and `dtype`, an array, `None`.
 
     Returns:

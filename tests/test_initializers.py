@@ -13,9 +13,10 @@ from keras_coffee.initializers import (
     RingPhase,
     S4DReal,
     StandardNormal,
+    StepSizes,
 )
 
-RANDOM = [StandardNormal, OrthonormalSymbols, RingDecay, RingPhase]
+RANDOM = [StandardNormal, StepSizes, OrthonormalSymbols, RingDecay, RingPhase]
 
 
 def draw(initializer, shape=(9, 16), dtype=None):
@@ -28,6 +29,20 @@ def test_standard_normal_has_mean_zero_and_variance_one():
     assert abs(values.mean()) < 5 / np.sqrt(values.size)
     assert abs(values.var() - 1) < 5 * np.sqrt(2 / values.size)
     assert abs((values**4).mean() - 3) < 5 * np.sqrt(96 / values.size)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(0.001, 0.1), (1e-6, 1e-5), (0.5, 50.0)])
+def test_step_sizes_are_log_uniform_after_softplus(smallest, largest):
+    values = draw(StepSizes(smallest, largest, seed=0), (200_000,)).astype("float64")
+    delta = np.logaddexp(0, values)
+    assert_uniform(np.log(delta), np.log(smallest), np.log(largest))
+
+
+@pytest.mark.parametrize("sizes", [(0.1, 0.1), (0.0, 0.1), (-1.0, 0.1), (0.1, np.nan)])
+def test_step_sizes_need_two_positive_ones(sizes):
+    message = f"need 0 < smallest < largest, received smallest={sizes[0]} and largest={sizes[1]}"
+    with pytest.raises(ValueError, match=message):
+        StepSizes(*sizes)
 
 
 def test_s4d_real_gives_the_rates_minus_one_to_minus_n():

@@ -1,11 +1,13 @@
 """Layers."""
 
+from keras_coffee.layers.block import Block as Block
 from keras_coffee.layers.causal_conv import CausalConv1D as CausalConv1D
 from keras_coffee.layers.coffee import CoffeeLayer as CoffeeLayer
 from keras_coffee.layers.declared_weights import WeightSpec as WeightSpec
 from keras_coffee.layers.four_directions import FourDirections as FourDirections
 from keras_coffee.layers.linearized_s6 import LinearizedS6Layer as LinearizedS6Layer
 from keras_coffee.layers.lru import LRU as LRU
+from keras_coffee.layers.mamba_mixer import MambaMixer as MambaMixer
 from keras_coffee.layers.min_gru import MinGRU as MinGRU
 from keras_coffee.layers.recurrent import RecurrentLayer as RecurrentLayer
 from keras_coffee.layers.recurrent import StateSpec as StateSpec
