@@ -21,7 +21,7 @@ FLAGS, compile_whole = compiler._FLAGS, compiler._compile
 QUICK = ("-O0", "-fPIC", "-shared")
 CACHES = [
     getattr(compiler, name)
-    for name in ("compiler", "is_available", "library", "_load", "_folder", "_warn")
+    for name in ("compiler", "is_available", "library", "_load", "_folder", "warn")
 ]
 
 
@@ -66,26 +66,28 @@ def test_a_kernel_is_compiled_once_and_kept_for_the_next_process(monkeypatch, tm
 def test_what_is_compiled_differs_by_source_macros_compiler_and_processor(monkeypatch):
     flags = ("-O3", "-DREAL_BITS=32")
     keys = [
-        compiler._key(("cc",), "coffee.c", None, flags),
-        compiler._key(("cc",), "selective.c", None, flags),
-        compiler._key(("clang",), "coffee.c", None, flags),
-        compiler._key(("cc",), "coffee.c", None, ("-O3", "-DREAL_BITS=64")),
-        compiler._key(("cc",), "coffee.c", None, ("-O2", "-DREAL_BITS=32")),
+        compiler._key(("cc",), "coffee.c", compiler.PYTHON, flags),
+        compiler._key(("cc",), "selective.c", compiler.PYTHON, flags),
+        compiler._key(("clang",), "coffee.c", compiler.PYTHON, flags),
+        compiler._key(("cc",), "coffee.c", compiler.PYTHON, ("-O3", "-DREAL_BITS=64")),
+        compiler._key(("cc",), "coffee.c", compiler.PYTHON, ("-O2", "-DREAL_BITS=32")),
     ]
     monkeypatch.setattr(compiler, "_processor", lambda: "another")
-    keys.append(compiler._key(("cc",), "coffee.c", None, flags))
+    keys.append(compiler._key(("cc",), "coffee.c", compiler.PYTHON, flags))
     assert len(set(keys)) == len(keys)
 
 
-def test_what_is_compiled_differs_by_the_header_of_xla(tmp_path):
-    def key():
-        return compiler._key(("cc",), "coffee.c", str(tmp_path), ("-O3",))
+def test_what_is_compiled_differs_by_the_headers_of_its_caller(tmp_path):
+    caller = compiler.Caller("FOR_ONE", str(tmp_path), ("api/one.h",))
 
-    header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
+    def key():
+        return compiler._key(("cc",), "coffee.c", caller, ("-O3",))
+
+    header = tmp_path / "api" / "one.h"
     header.parent.mkdir(parents=True)
     keys = [key()]  # without it no error: that is the compiler's to say
     for version in (1, 2):
-        header.write_text(f"#define XLA_FFI_API_MINOR {version}")
+        header.write_text(f"#define VERSION {version}")
         keys.append(key())
         assert key() == keys[-1]
     assert len(set(keys)) == 3

@@ -1,4 +1,4 @@
-"""The kernels of the linear recurrence for a CPU, on PyTorch and JAX, against a float64 loop."""
+"""The kernels of the linear recurrence for a CPU against a float64 loop."""
 
 import functools
 import importlib
@@ -14,8 +14,8 @@ from scans import precision, widened
 from keras_coffee.backend.cpu import blocks
 
 BACKEND = keras.config.backend()
-if BACKEND not in ("jax", "torch"):
-    pytest.skip("kernels of PyTorch and JAX", allow_module_level=True)
+if BACKEND == "numpy":
+    pytest.skip("without kernels", allow_module_level=True)
 
 cpu_kernels = importlib.import_module(f"keras_coffee.backend.{BACKEND}.cpu_kernels")
 
@@ -27,6 +27,8 @@ NAMES = "decay", "inputs", "initial_state"
 def run(arrays, cotangent, reverse):
     """States, and the gradients by the three arguments."""
     tensors = [arrays[name] for name in NAMES]
+    if BACKEND == "tensorflow":
+        return _run_operations(tensors, cotangent, reverse)
     with precision("float64" if cotangent.dtype in ("float64", "complex128") else "float32"):
         convert, compiled = _framework()
         decay, inputs, state, grads = map(convert, (*tensors, cotangent))
@@ -34,6 +36,17 @@ def run(arrays, cotangent, reverse):
         backward = compiled(functools.partial(cpu_kernels.linear_backward, reverse=reverse))
         states = forward(decay, inputs, state)
         return [np.asarray(x) for x in (states, *backward(grads, states, decay, state))]
+
+
+def _run_operations(arrays, cotangent, reverse):
+    tf = importlib.import_module("tensorflow")
+    tensors = decay, *_ = [tf.constant(x) for x in arrays]
+    varies = [size != 1 for size in decay.shape[:2]]
+    operations = cpu_kernels.linear_operations(decay.dtype, reverse, *varies)
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        states = cpu_kernels.linear_scan(operations, *tensors)
+    return [x.numpy() for x in (states, *tape.gradient(states, tensors, tf.constant(cotangent)))]
 
 
 def _framework():

@@ -1,5 +1,7 @@
 """Scans inside a framework's own transformations and with shapes unknown until they run."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -101,16 +103,51 @@ def test_gradients_by_many_tapes_in_a_function_and_out_of_it(scan):
     assert_close(tf.function(two_tapes)(), expected)
 
 
-@only_on("tensorflow")
-@SCANS
-def test_second_derivatives_are_nan(scan):
+def second_derivatives(scan, inputs, delta):
     import tensorflow as tf
 
-    inputs, delta = map(tf.constant, sequences(2, 3))
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         gradient, _ = tensorflow_gradients(scan, inputs, delta)
-    assert np.isnan(tape.gradient(gradient, inputs)).all()
+    return tape.gradient(gradient, inputs)
+
+
+# The loop that COFFEE and the selective models share, and that of the linear scan.
+SWITCH = pytest.mark.parametrize("kernels", ["1", "0"], ids=["kernel", "portable"])
+
+
+@only_on("tensorflow")
+@SWITCH
+@DRIVERS
+def test_second_derivatives_are_refused_on_tensorflow(scan, kernels, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setenv("KERAS_COFFEE_KERNELS", kernels)
+    inputs, delta = map(tf.constant, sequences(2, 3))
+    message = "no second derivatives on TensorFlow|no_second_derivatives_on_tensorflow"
+    for outer, inner in itertools.product((scan, tf.function(scan)), (lambda f: f, tf.function)):
+        with pytest.raises((NotImplementedError, tf.errors.OpError), match=message):
+            inner(second_derivatives)(outer, inputs, delta)
+
+
+@only_on("tensorflow")
+@SWITCH
+@DRIVERS
+def test_second_derivatives_that_nobody_asks_for_are_no_error(scan, kernels, monkeypatch):
+    # TensorFlow prepares them under a tape that goes on recording.
+    import tensorflow as tf
+
+    monkeypatch.setenv("KERAS_COFFEE_KERNELS", kernels)
+    inputs, delta = map(tf.constant, sequences(2, 3))
+
+    def gradient(scan):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(inputs)
+            return tape.gradient(scan(inputs, delta), inputs)
+
+    assert_close([gradient(tf.function(scan))], [gradient(scan)])
+    compiled = tf.function(scan, jit_compile=True)
+    assert_close([gradient(compiled)], [gradient(scan)])
 
 
 @only_on("tensorflow")

@@ -143,8 +143,10 @@ def test_a_program_of_one_length_refuses_others(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only there must a trace be told apart")
-def test_only_a_converter_to_onnx_gets_a_scan_without_xla(tmp_path):
+def test_only_a_converter_to_onnx_gets_a_loop_without_xla(tmp_path, monkeypatch):
     import tensorflow as tf
+
+    monkeypatch.setenv("KERAS_COFFEE_KERNELS", "0")
 
     layer = CoffeeLayer(2)
     layer.build((None, None, 3))

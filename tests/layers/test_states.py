@@ -322,7 +322,10 @@ def test_a_smaller_last_batch_is_refused_in_training(layer):
     model = stateful(layer)
     inputs = random_inputs(3, LENGTH, DIM)
     targets = np.zeros((3, LENGTH, layer.output_size(DIM)))
-    message = "must_have_the_batch_size_of_the_state|keeps a state for a batch of 2 sequences"
+    message = (
+        r"must_have_the_batch_size_of_the_state|keeps a state for a batch of 2 sequences|"
+        r"state has the shape \(2, .*, which does not fit B.*, where B = 1 sequences, T = 9 steps"
+    )
     with pytest.raises(Exception, match=message) as error:
         model.fit(inputs, targets, batch_size=BATCH, shuffle=False, verbose=0)
     is_graph = keras.config.backend() == "tensorflow"

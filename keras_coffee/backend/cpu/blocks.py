@@ -23,6 +23,14 @@ _PARTS = 16
 # Work worth a second thread: some hundred microseconds of it.
 _STATES_PER_THREAD = 2**18
 
+# For a caller in C that divides the work itself, when it knows the sizes.
+MACROS = {
+    "BLOCK_STATES": _STATES,
+    "LEAST_LANES": _LANES[0],
+    "MOST_LANES": _LANES[-1],
+    "MOST_PARTS": _PARTS,
+}
+
 
 class Sizes(ctypes.Structure):
     """The structure of the same name in common.h."""

@@ -305,3 +305,6 @@ INLINE void restore_mode(unsigned mode) {
 #ifdef FOR_XLA
 #include "xla.h"
 #endif
+#ifdef FOR_TENSORFLOW
+#include "tensorflow.h"
+#endif

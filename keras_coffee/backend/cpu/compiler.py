@@ -7,6 +7,7 @@ Compiled for one set of options it holds no branch but loops.
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -20,7 +21,9 @@ import sys
 import tempfile
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _SOURCES = Path(__file__).parent
 
@@ -46,42 +49,66 @@ class CompilationError(RuntimeError):
     """A kernel can't be compiled here."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Caller:
+    """Who calls the kernels, if it is not Python with addresses.
+
+    Attributes:
+        macro: Has common.h include what makes them callable.
+        include: The folder with the caller's headers.
+        headers: Those that what is compiled depends on.
+        link: Flags that link its libraries.
+        load: What loads a compiled kernel, and raises an OSError where that fails.
+    """
+
+    macro: str | None = None
+    include: str | None = None
+    headers: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
+    load: Callable[[str], Any] = ctypes.CDLL
+
+
+PYTHON = Caller()
+
+
 @functools.cache
-def is_available(source: str, include: str | None = None, /, **macros: int) -> bool:
+def is_available(source: str, caller: Caller = PYTHON, /, **macros: int | str) -> bool:
     """Whether `library` finds a kernel with these arguments. Says so once if not."""
     try:
-        library(source, include, **macros)
+        library(source, caller, **macros)
     except CompilationError as error:
-        _warn(str(error))
+        warn(str(error))
         return False
     return True
 
 
 @functools.cache
-def library(source: str, include: str | None = None, /, **macros: int) -> ctypes.CDLL:
-    """The file `source` of this folder, compiled with these macros.
-
-    `include` is the folder with XLA's headers, for a library that XLA calls: see xla.h.
+def library(source: str, caller: Caller = PYTHON, /, **macros: int | str) -> Any:
+    """The file `source` of this folder, compiled with these macros, as `caller` loads it.
 
     Raises:
         CompilationError: if there is no compiler, or all fail.
     """
     flags = [*_FLAGS, *_FLAGS_OF_MACHINE.get(platform.machine(), ())]
-    flags += [f"-D{name}={int(value)}" for name, value in macros.items()]
-    flags += ["-DFOR_XLA"] if include else []
+    flags += [f"-D{name}={_literal(value)}" for name, value in macros.items()]
+    flags += [f"-D{caller.macro}"] if caller.macro else []
     commands, failures = compiler(), []
     if not commands:
         raise CompilationError("there is no C compiler (cc, gcc or clang, or what CC names)")
     with _lock:  # functools.cache lets two threads compute the same at a time
         for command in commands:
             try:
-                return _load(command, source, include, *flags)
+                return _load(command, source, caller, *flags)
             except CompilationError as error:
                 failures.append(str(error))
     raise CompilationError("; ".join(failures))
 
 
 _lock = threading.Lock()
+
+
+def _literal(value: int | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(int(value))
 
 
 @functools.cache
@@ -100,17 +127,19 @@ def _has_packaged_compiler() -> bool:
 
 
 @functools.cache
-def _load(command: tuple[str, ...], source: str, include: str | None, *flags: str) -> ctypes.CDLL:
-    path = _folder() / f"{Path(source).stem}-{_key(command, source, include, flags)}.so"
+def _load(command: tuple[str, ...], source: str, caller: Caller, *flags: str) -> Any:
+    key = _key(command, source, caller, flags)
+    path = _folder() / f"{Path(source).stem}-{key}.so"
     if path.exists():
         with contextlib.suppress(OSError):  # broken: it is replaced
-            return ctypes.CDLL(str(path))
-    folders = [f"-I{include}"] if include else []
-    failure = _compile([*command, *flags, *folders, str(_SOURCES / source), "-lm"], path)
+            return caller.load(str(path))
+    # Some callers know what is in a library by a name, which may be given once in a process.
+    options = [*flags, f'-DKEY="{key}"', *([f"-I{caller.include}"] if caller.include else [])]
+    failure = _compile([*command, *options, str(_SOURCES / source), *caller.link, "-lm"], path)
     if failure:
         raise CompilationError(f"{' '.join(command)} failed: {failure}")
     try:
-        return ctypes.CDLL(str(path))
+        return caller.load(str(path))
     except OSError as error:  # in a folder that nothing may be run from, or for another machine
         raise CompilationError(f"a compiled kernel can't be loaded: {error}") from error
 
@@ -143,10 +172,10 @@ def _compile(command: list[str], path: Path) -> str | None:
     return None
 
 
-def _key(command: tuple[str, ...], source: str, include: str | None, flags: tuple[str, ...]) -> str:
+def _key(command: tuple[str, ...], source: str, caller: Caller, flags: tuple[str, ...]) -> str:
     """Differs wherever the same file would not do: folders are shared among machines."""
-    files = sorted(_SOURCES.glob("*.[ch]"))
-    files += Path(include).glob("xla/ffi/api/c_api.h") if include else []
+    headers = [Path(caller.include or "") / name for name in caller.headers]
+    files = [*sorted(_SOURCES.glob("*.[ch]")), *(path for path in headers if path.exists())]
     words = [source, *command, *flags, platform.platform(), _processor()]
     whole = [path.read_bytes() for path in files] + [os.fsencode(word) for word in words]
     return hashlib.sha256(b"\0".join(whole)).hexdigest()[:20]
@@ -190,7 +219,8 @@ _kept_until_the_end: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @functools.cache
-def _warn(reason: str) -> None:
+def warn(reason: str) -> None:
+    """Says once why kernels are not used."""
     advice = " The extra `cpu`, keras-coffee[cpu], brings a compiler."
     warnings.warn(
         f"keras_coffee runs its recurrences without compiled kernels, three to thirty times "

@@ -7,11 +7,12 @@ order: sequences, then weights, with None where one is absent.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keras_coffee.backend.cpu import compiler
-from keras_coffee.backend.cpu.blocks import Blocks, LinearBlocks
+from keras_coffee.backend.cpu.blocks import MACROS, Blocks, LinearBlocks
 
 Shape = tuple[int, ...]
 Shapes = tuple[Any, ...]  # None where there is no array
@@ -24,14 +25,39 @@ class Recurrence(NamedTuple):
         sequences: Names of its sequences, in order; the first one has the inputs `(B, T, D)`.
         weights: Names of its weights, in order: `(D, n)`, or `(D, 1)` where the states of a
             feature share it. The first one is always there and `(D, n)`.
+        per_feature: The weights `(D, 1)`.
         shared: Sequences `(B, T, n)` that all features share.
         constant: Sequences without a gradient.
     """
 
     sequences: tuple[str, ...]
     weights: tuple[str, ...]
+    per_feature: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all arrays, in order."""
+        return self.sequences + self.weights
+
+    def axes(self, name: str) -> str:
+        """Those of an array, by their letters."""
+        if name in self.weights:
+            return "D1" if name in self.per_feature else "Dn"
+        return "BT" if name == "mask" else "BTn" if name in self.shared else "BTD"
+
+    def has_gradient(self, name: str) -> bool:
+        """Whether there is a gradient by an array."""
+        return name not in self.constant
+
+    def sum_of_gradient(self, name: str) -> str | None:
+        """Which blocks have parts of the gradient by an array, if it is a sum.
+
+        Blocks beside each other have parts of a sum over features; below each other, over
+        sequences.
+        """
+        return "rows" if name in self.weights else "columns" if name in self.shared else None
 
 
 RECURRENCES = {
@@ -43,6 +69,7 @@ RECURRENCES = {
     "selective": Recurrence(
         sequences=("inputs", "delta", "varying_input_matrix", "varying_output_matrix"),
         weights=("transition", "input_matrix", "output_matrix", "skip", "delta_bias"),
+        per_feature=("skip", "delta_bias"),
         shared=("varying_input_matrix", "varying_output_matrix"),
     ),
 }
@@ -90,12 +117,26 @@ class Kernel:
         return [x.sum(0) if result and result.is_sum else x for result, x in pairs]
 
 
-def is_available(include: str | None = None) -> bool:
-    """Whether there is a compiler for them."""
-    # As most layers have them.
-    sequences, weights = ((), None, None), ((), (), (), None, None, None)
-    macros = _macros("coffee", sequences, weights, "float32", {"feedback": "sigmoid"})
-    return compiler.is_available("coffee.c", include, **macros)
+def is_available(caller: compiler.Caller = compiler.PYTHON) -> bool:
+    """Whether there is a compiler for them, and they are not switched off."""
+    recurrence = RECURRENCES["coffee"]
+    present = [x in _OF_MOST_LAYERS for x in recurrence.names]
+    macros = _macros("coffee", present, "float32", {"feedback": "sigmoid"})
+    return not is_switched_off() and compiler.is_available("coffee.c", caller, **macros)
+
+
+_OF_MOST_LAYERS = "inputs", "transition", "gate", "readout"
+
+
+def is_switched_off() -> bool:
+    """Whether the environment variable `KERAS_COFFEE_KERNELS` is 0."""
+    value = os.environ.get("KERAS_COFFEE_KERNELS", "1")
+    if value not in ("0", "1"):
+        raise ValueError(
+            f"The environment variable KERAS_COFFEE_KERNELS is {value!r}. Set it to 0, and "
+            "recurrences run without kernels in C; or to 1, the default."
+        )
+    return value == "0"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -106,7 +147,7 @@ def scan(
     *,
     dtype: str,
     keep: int,
-    include: str | None = None,
+    caller: compiler.Caller = compiler.PYTHON,
     **options: Any,
 ) -> Kernel:
     """One direction of a recurrence of `RECURRENCES`.
@@ -122,35 +163,28 @@ def scan(
         shapes: Those of the arguments.
         dtype: `"float32"` or `"float64"`, of all arrays.
         keep: Steps between two states that are kept for the gradient; 0 keeps none.
-        include: The folder with XLA's headers if XLA is to call it.
+        caller: Who is to call it.
         **options: Those of the recurrence.
     """
+    recurrence = RECURRENCES[name]
     own = shapes[:-1] if direction == "forward" else shapes[3:]
-    count = len(RECURRENCES[name].sequences)
-    sequences, weights = own[:count], own[count:]
-    (batch, length, dim), (_, n) = sequences[0], weights[0]
+    names = recurrence.names
+    shape_of = dict(zip(names, own, strict=True))
+    (batch, length, dim), (_, n) = shape_of[names[0]], shape_of[recurrence.weights[0]]
     blocks = Blocks(batch, length, dim, n, keep)
+
+    def gradient(name: str) -> Result | None:
+        if shape_of[name] is None or not recurrence.has_gradient(name):
+            return None
+        parts = recurrence.sum_of_gradient(name)
+        return _sum(getattr(blocks, parts), shape_of[name]) if parts else Result(shape_of[name])
+
     state = Result((batch, dim, n))
-    results: list[Result | None] = [Result(sequences[0]), state, Result((blocks.kept,))]
+    results: list[Result | None] = [Result(shape_of[names[0]]), state, Result((blocks.kept,))]
     if direction == "backward":
-        results = [*_gradients(RECURRENCES[name], sequences, weights, blocks), state]
-    macros = _macros(name, sequences, weights, dtype, options)
-    return Kernel(direction, compiler.library(f"{name}.c", include, **macros), blocks, results)
-
-
-def _gradients(
-    recurrence: Recurrence, sequences: Shapes, weights: Shapes, blocks: Blocks
-) -> Iterator[Result | None]:
-    # Blocks beside each other have parts of a sum over features; below each other, over sequences.
-    for name, shape in zip(recurrence.sequences, sequences, strict=True):
-        if shape is None or name in recurrence.constant:
-            yield None
-        elif name in recurrence.shared:
-            yield _sum(blocks.columns, shape)
-        else:
-            yield Result(shape)
-    for shape in weights:
-        yield None if shape is None else _sum(blocks.rows, shape)
+        results = [*map(gradient, names), state]
+    macros = _macros(name, [x is not None for x in own], dtype, options)
+    return Kernel(direction, compiler.library(f"{name}.c", caller, **macros), blocks, results)
 
 
 def _sum(parts: int, shape: Shape) -> Result:
@@ -158,13 +192,13 @@ def _sum(parts: int, shape: Shape) -> Result:
 
 
 def _macros(
-    name: str, sequences: Shapes, weights: Shapes, dtype: str, options: dict[str, Any]
+    name: str, present: Sequence[bool], dtype: str, options: dict[str, Any]
 ) -> dict[str, int]:
     recurrence = RECURRENCES[name]
-    names, shapes = recurrence.sequences + recurrence.weights, (*sequences, *weights)
-    present = {f"HAS_{x.upper()}": s is not None for x, s in zip(names, shapes, strict=True)}
+    names = zip(recurrence.names, present, strict=True)
+    has = {f"HAS_{x.upper()}": is_there for x, is_there in names}
     chosen = {x.upper(): _OPTIONS[x].index(value) for x, value in options.items()}
-    return {"REAL_BITS": _BITS[dtype], **present, **chosen}
+    return {"REAL_BITS": _BITS[dtype], **has, **chosen}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -175,7 +209,7 @@ def linear(
     *,
     dtype: str,
     reverse: bool,
-    include: str | None = None,
+    caller: compiler.Caller = compiler.PYTHON,
 ) -> Kernel:
     """One direction of the linear recurrence.
 
@@ -190,7 +224,7 @@ def linear(
         inputs: Their shape, `(B, T, ...)`.
         dtype: Of all arrays, real or complex.
         reverse: Whether time runs from the last step to the first.
-        include: The folder with XLA's headers if XLA is to call it.
+        caller: Who is to call it.
     """
     batch, length, *rest = inputs
     is_per_sequence, is_per_step = decay[0] == batch, decay[1] == length
@@ -199,11 +233,71 @@ def linear(
     if direction == "backward":
         grad_decay = Result(decay) if is_per_sequence else _sum(blocks.rows, decay)
         results = [grad_decay, Result(inputs), Result((batch, *rest))]
-    macros = {
+    macros = _linear_macros(dtype, reverse, is_per_sequence, is_per_step)
+    return Kernel(direction, compiler.library("linear.c", caller, **macros), blocks, results)
+
+
+def _linear_macros(
+    dtype: str, reverse: bool, is_per_sequence: bool, is_per_step: bool
+) -> dict[str, int]:
+    return {
         "REAL_BITS": _BITS[dtype],
         "IS_COMPLEX": dtype.startswith("complex"),
         "REVERSE": reverse,
         "DECAY_PER_SEQUENCE": is_per_sequence,
         "DECAY_PER_STEP": is_per_step,
     }
-    return Kernel(direction, compiler.library("linear.c", include, **macros), blocks, results)
+
+
+# For a caller in C that may know shapes only when it runs, what `scan` and `linear` say of shapes:
+# tensorflow.h has the language.
+
+
+def scan_library(
+    name: str, present: Sequence[bool], caller: compiler.Caller, *, dtype: str, **options: Any
+) -> Any:
+    """Both directions of a recurrence of `RECURRENCES`.
+
+    Args:
+        name: The recurrence.
+        present: Which of its sequences and weights are there, in order.
+        caller: Who is to call it.
+        dtype: `"float32"` or `"float64"`, of all arrays.
+        **options: Those of the recurrence.
+    """
+    recurrence = RECURRENCES[name]
+    names = recurrence.names
+    arguments, gradients = [], []
+    for x, is_there in zip(names, present, strict=True):
+        arguments.append(f"{x}:{recurrence.axes(x)}" if is_there else "-")
+        has_gradient = is_there and recurrence.has_gradient(x)
+        parts = recurrence.sum_of_gradient(x)
+        gradients.append((f"{x}/{parts}" if parts else x) if has_gradient else "-")
+    forward = [*arguments, "state:BDn", ">", names[0], "state", "kept"]
+    grads = "grad_outputs:BTD", "grad_state:BDn", "kept:K"
+    backward = [*grads, *arguments, ">", *gradients, "grad_state"]
+    macros = _macros(name, present, dtype, options)
+    return _library(name, caller, macros, forward, backward)
+
+
+def linear_library(
+    caller: compiler.Caller, *, dtype: str, reverse: bool, is_per_sequence: bool, is_per_step: bool
+) -> Any:
+    """Both directions of the linear recurrence, for decays as `linear` takes them."""
+    decay = f"decay:{'B' if is_per_sequence else '1'}{'T' if is_per_step else '1'}*"
+    forward = [decay, "inputs:BT*", "state:B*", ">", "inputs"]
+    backward = ["grad_states:BT*", "states:BT*", decay, "state:B*", ">"]
+    backward += ["decay" if is_per_sequence else "decay/rows", "states", "state"]
+    macros = _linear_macros(dtype, reverse, is_per_sequence, is_per_step)
+    return _library("linear", caller, macros, forward, backward)
+
+
+def _library(
+    name: str,
+    caller: compiler.Caller,
+    macros: dict[str, int],
+    forward: Sequence[str],
+    backward: Sequence[str],
+) -> Any:
+    words = {"FORWARD": " ".join(forward), "BACKWARD": " ".join(backward)}
+    return compiler.library(f"{name}.c", caller, **macros, **words, **MACROS)

@@ -6,30 +6,9 @@
  * follows `first` and `last` in the structure of that name. */
 #include "xla/ffi/api/c_api.h"
 
-#ifndef _WIN32
-#include <pthread.h>
-#endif
+#include "threads.h"
 
-enum { MOST_ARRAYS = 32, MOST_THREADS = 64 };
-
-/* Work worth a second thread: some hundred microseconds of it. */
-enum { STATES_PER_THREAD = 1 << 18 };
-
-typedef int kernel(const sizes *, real *const *arrays);
-
-typedef struct {
-  sizes s;
-  kernel *run;
-  real *const *arrays;
-  int failed;
-} part;
-
-static void *run_part(void *data) {
-  part *p = data;
-  p->failed = p->run(&p->s, p->arrays);
-  return NULL;
-}
-
+/* As many threads as XLA has. */
 static int64_t threads_of(XLA_FFI_CallFrame *frame) {
   int64_t count = 1;
   XLA_FFI_ThreadPool_NumThreads_Args args = {0};
@@ -43,36 +22,6 @@ static int64_t threads_of(XLA_FFI_CallFrame *frame) {
   destroy.error = error;
   frame->api->XLA_FFI_Error_Destroy(&destroy);
   return 1;
-}
-
-/* All blocks, on as many threads as XLA has. They are threads of this call, because tasks that wait
- * for others of the same pool can wait forever. */
-static int run_threads(part whole, int64_t threads) {
-  part parts[MOST_THREADS];
-  const int64_t count = whole.s.last;
-  for (int64_t k = 0; k < threads; k++) {
-    parts[k] = whole;
-    parts[k].s.first = count * k / threads;
-    parts[k].s.last = count * (k + 1) / threads;
-  }
-#ifndef _WIN32
-  pthread_t handles[MOST_THREADS];
-  int started[MOST_THREADS];
-  for (int64_t k = 1; k < threads; k++)
-    started[k] = !pthread_create(&handles[k], NULL, run_part, &parts[k]);
-#endif
-  run_part(&parts[0]);
-  int failed = parts[0].failed;
-  for (int64_t k = 1; k < threads; k++) {
-#ifndef _WIN32
-    if (started[k])
-      pthread_join(handles[k], NULL);
-    else
-#endif
-      run_part(&parts[k]);
-    failed |= parts[k].failed;
-  }
-  return failed;
 }
 
 static XLA_FFI_Error *call(XLA_FFI_CallFrame *frame, kernel *run) {
@@ -92,14 +41,9 @@ static XLA_FFI_Error *call(XLA_FFI_CallFrame *frame, kernel *run) {
   for (int64_t k = 0; k < frame->rets.size; k++)
     arrays[*places++] = ((XLA_FFI_Buffer *)frame->rets.rets[k])->data;
 
-  part whole = {.run = run, .arrays = arrays};
-  memcpy(&whole.s.sequences, given, sizeof(sizes) - 2 * sizeof(int64_t));
-  const sizes *s = &whole.s;
-  const int64_t rows = (s->batch + s->sequences - 1) / s->sequences;
-  whole.s.last = rows * columns(s);
-  int64_t threads = s->batch * s->length * s->dim * s->states / STATES_PER_THREAD;
-  threads = least(least(threads, whole.s.last), least(threads_of(frame), MOST_THREADS));
-  if (!run_threads(whole, threads < 1 ? 1 : threads)) return NULL;
+  sizes s = {0};
+  memcpy(&s.sequences, given, sizeof(sizes) - 2 * sizeof(int64_t));
+  if (!run_blocks(s, run, arrays, threads_of(frame))) return NULL;
 
   XLA_FFI_Error_Create_Args args = {0};
   args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;

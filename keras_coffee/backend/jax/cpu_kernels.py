@@ -5,20 +5,22 @@ import pathlib
 import jax
 import numpy as np
 
-from keras_coffee.backend.cpu import kernels
+from keras_coffee.backend.cpu import compiler, kernels
 
 RECURRENCES = kernels.RECURRENCES
+
+_XLA = compiler.Caller("FOR_XLA", jax.ffi.include_dir(), ("xla/ffi/api/c_api.h",))
 
 
 def is_available():
     """Whether there is a compiler for them."""
-    return kernels.is_available(jax.ffi.include_dir())
+    return kernels.is_available(_XLA)
 
 
 def scan(direction, name, *tensors, keep, **options):
     """What `"forward"` or `"backward"` of a recurrence returns, as `cpu.kernels.scan` says."""
     shapes = tuple(None if x is None else x.shape for x in tensors)
-    options |= {"dtype": tensors[0].dtype.name, "include": jax.ffi.include_dir(), "keep": keep}
+    options |= {"dtype": tensors[0].dtype.name, "caller": _XLA, "keep": keep}
     results = _call(kernels.scan(direction, name, shapes, **options), tensors)
     return [x for x in results if x is not None]
 
@@ -39,7 +41,7 @@ def linear_backward(grad_states, states, decay, state, *, reverse):
 
 
 def _linear(direction, decay, inputs, reverse):
-    options = {"dtype": inputs.dtype.name, "include": jax.ffi.include_dir(), "reverse": reverse}
+    options = {"dtype": inputs.dtype.name, "caller": _XLA, "reverse": reverse}
     return kernels.linear(direction, decay.shape, inputs.shape, **options)
 
 

@@ -1,7 +1,6 @@
 """What TensorFlow supplies: fused scans, and the primitives that solvers are built from."""
 
 from keras_coffee.backend.tensorflow.fused import implementation as implementation
-from keras_coffee.backend.tensorflow.fused import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.tensorflow.fused import linear_scan as linear_scan
 from keras_coffee.backend.tensorflow.primitives import associative_scan as associative_scan
 from keras_coffee.backend.tensorflow.primitives import can_iterate as can_iterate
@@ -9,6 +8,7 @@ from keras_coffee.backend.tensorflow.primitives import compiled as compiled
 from keras_coffee.backend.tensorflow.primitives import device_kind as device_kind
 from keras_coffee.backend.tensorflow.primitives import exponent as exponent
 from keras_coffee.backend.tensorflow.primitives import implicit_states as implicit_states
+from keras_coffee.backend.tensorflow.primitives import is_converted_to_onnx as is_converted_to_onnx
 from keras_coffee.backend.tensorflow.primitives import (
     may_be_differentiated as may_be_differentiated,
 )

@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from keras_coffee.backend.tensorflow.fused import differentiable_once, is_converted_to_onnx
+from keras_coffee._conversion import is_onnx_converter_calling
+from keras_coffee.backend.tensorflow.gradients import differentiable_once
 
 
 def associative_scan(combine, elements, *, reverse=False):
@@ -103,6 +104,14 @@ def may_be_differentiated():
 
 def can_iterate(x):
     return not is_converted_to_onnx()
+
+
+def is_converted_to_onnx():
+    """Whether the model is traced for a converter to ONNX.
+
+    It cannot look into a function compiled by XLA, and writes a file that no runtime loads.
+    """
+    return not tf.executing_eagerly() and is_onnx_converter_calling()
 
 
 def device_kind(x):

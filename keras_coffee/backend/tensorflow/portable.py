@@ -1,0 +1,278 @@
+"""Scans in TensorFlow's own operations: `tf.while_loop` both ways, compiled whoever calls them.
+
+Keras does not compile models on machines without a GPU, and an op-by-op loop is five to ten times
+slower there. So each scan is a compiled function of its own. The loops are time-major.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from keras_coffee.backend.tensorflow.gradients import differentiable_once, is_differentiable
+from keras_coffee.backend.tensorflow.primitives import is_converted_to_onnx
+
+
+def scan_cell(recurrence, *tensors, recompute):
+    """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
+    inputs, mask, weights, state = recurrence.split(tensors)
+    batch, length = state[0].shape[0], inputs[0].shape[1]
+    inputs = [_with_batch(x, batch) for x in inputs]
+    masks = [] if mask is None else [_with_batch(mask, batch)]
+    outputs, *final_state = _program(scan, recurrence, recompute)(*inputs, *masks, *weights, *state)
+    # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for known
+    # ones, forgets more. Layers that come later may need to know.
+    outputs.set_shape([inputs[0].shape[0], length, *outputs.shape[2:]])
+    for result, like in zip(final_state, state, strict=True):
+        result.set_shape(like.shape)
+    return outputs, final_state
+
+
+def linear_scan(decay, inputs, initial_state, *, reverse):
+    """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
+    inputs = _with_batch(inputs, initial_state.shape[0])
+    decay = tf.broadcast_to(decay, tf.shape(inputs))
+    states = _program(linear, reverse)(decay, inputs, initial_state)
+    states.set_shape(inputs.shape)
+    return states
+
+
+def _program(function, *constants):
+    """A function of tensors: compiled, except for a converter to ONNX, which can't look into it."""
+    bind = functools.partial if is_converted_to_onnx() else _compiled
+    return bind(function, *constants)
+
+
+@functools.cache
+def _compiled(function, *constants):
+    return tf.function(functools.partial(function, *constants), jit_compile=True, autograph=False)
+
+
+def _with_batch(x, batch):
+    """`x`, which has this batch size if it does not know its own.
+
+    A carried state knows the batch, inputs in a graph often don't. Without this an operation
+    somewhere inside the loop would complain.
+    """
+    if x.shape[0] is not None or batch is None:
+        return x
+    name = "inputs_must_have_the_batch_size_of_the_state"
+    return tf.ensure_shape(x, [batch, *x.shape[1:]], name)
+
+
+def scan(recurrence, recompute, *tensors):
+    """Outputs `(B, T, ...)` and the final state, from inputs `(B, T, ...)`."""
+    # A converter to ONNX takes a loop, but none inside another, and wants no gradient.
+    in_chunks = recompute and not is_converted_to_onnx()
+    run, run_back = (_recomputed, _recomputed_back) if in_chunks else (_stored, _stored_back)
+
+    def split(tensors):
+        inputs, mask, weights, state = recurrence.split(tensors)
+        sequences = [_swap(x) for x in (*inputs, *([] if mask is None else [mask]))]
+        return _Steps(recurrence, mask is not None), sequences, weights, state
+
+    def forward(*tensors):
+        step, sequences, weights, state = split(tensors)
+        outputs, final_state, kept = run(step, weights, state, sequences)
+        return (_swap(outputs.stack()), *final_state), [x.stack() for x in kept]
+
+    def backward(kept, tensors, grads):
+        step, sequences, weights, _ = split(tensors)
+        grad_outputs, *grad_state = grads
+        totals = [tf.zeros_like(w) for w in step.copied(weights, grad_state)]
+        arrays = [_array(tf.shape(x)[0], x[0]) for x in sequences if is_differentiable(x)]
+        start = grad_state, totals, arrays
+        grad_state, totals, arrays = run_back(
+            step, weights, kept, sequences, _swap(grad_outputs), *start
+        )
+        if recurrence.broadcasts:
+            pairs = zip(totals, weights, strict=True)
+            totals = [tf.reshape(tf.reduce_sum(g, 0), w.shape) for g, w in pairs]
+        return [*(_swap(x.stack()) for x in arrays), *totals, *grad_state]
+
+    return differentiable_once(forward, backward, *tensors)
+
+
+def _swap(x):
+    return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+
+
+class _Steps:
+    """One step of a recurrence, with the mask as the last of its inputs if there is one."""
+
+    def __init__(self, recurrence, has_mask):
+        self.recurrence, self.has_mask = recurrence, has_mask
+
+    def __call__(self, weights, state, slices):
+        """The next state and the outputs."""
+        step, read = self.recurrence.functions(weights)
+        *inputs, mask = slices if self.has_mask else [*slices, None]
+        new = step(state, inputs)
+        if self.has_mask:
+            new = [tf.where(_align(mask, n), n, s) for n, s in zip(new, state, strict=True)]
+        return new, read(new, inputs)
+
+    def copied(self, weights, state):
+        """One copy of the weights per sequence, where they may have one.
+
+        Their gradients are then added elementwise over time, and summed over the batch once.
+        """
+        if not self.recurrence.broadcasts:
+            return weights
+        batch, rank = tf.shape(state[0])[:1], state[0].shape.rank
+        shapes = [[1] * max(0, rank - 1 - w.shape.rank) + list(w.shape) for w in weights]
+        pairs = zip(weights, shapes, strict=True)
+        return [tf.broadcast_to(tf.reshape(w, s), tf.concat([batch, s], 0)) for w, s in pairs]
+
+    def outputs(self, weights, state, sequences):
+        """An array for the outputs of all steps."""
+        _, like = self(weights, state, [x[0] for x in sequences])
+        return _array(tf.shape(sequences[0])[0], like)
+
+
+def _align(mask, x):
+    return tf.reshape(mask, [-1] + [1] * (x.shape.rank - 1))
+
+
+def _stored(step, weights, state, sequences):
+    """Keeps every state for the gradient."""
+    length = tf.shape(sequences[0])[0]
+    arrays = step.outputs(weights, state, sequences), [_array(length, x) for x in state]
+    final_state, outputs, states = _forward(step, weights, state, sequences, 0, length, *arrays)
+    return outputs, final_state, states
+
+
+def _stored_back(step, weights, states, sequences, grad_outputs, *start):
+    length = tf.shape(sequences[0])[0]
+    return _backward(step, weights, states, sequences, grad_outputs, 0, length, *start)
+
+
+def _recomputed(step, weights, state, sequences):
+    """Keeps one state in about √T."""
+    length, size, count = _chunks(sequences)
+
+    def advance(k, state, outputs, starts):
+        start, stop = k * size, tf.minimum((k + 1) * size, length)
+        final, outputs, _ = _forward(step, weights, state, sequences, start, stop, outputs, None)
+        return k + 1, final, outputs, [a.write(k, x) for a, x in zip(starts, state, strict=True)]
+
+    arrays = step.outputs(weights, state, sequences), [_array(count, x) for x in state]
+    _, final_state, outputs, starts = tf.while_loop(
+        lambda k, *_: k < count, advance, (0, state, *arrays)
+    )
+    return outputs, final_state, starts
+
+
+def _recomputed_back(step, weights, starts, sequences, grad_outputs, *start):
+    """Computes the states of each chunk again, then goes back through them."""
+    length, size, count = _chunks(sequences)
+
+    def retreat(k, grad_state, totals, arrays, chunk):
+        start, stop = k * size, tf.minimum((k + 1) * size, length)
+        first = [x[k] for x in starts]
+        _, _, chunk = _forward(step, weights, first, sequences, start, stop, None, chunk)
+        states, so_far = [x.stack() for x in chunk], (grad_state, totals, arrays)
+        new = _backward(step, weights, states, sequences, grad_outputs, start, stop, *so_far)
+        return k - 1, *new, chunk
+
+    # XLA wants the chunk's buffer made outside the loop that reuses it.
+    chunk = [_array(size, x[0]) for x in starts]
+    _, *grads, _ = tf.while_loop(lambda k, *_: k >= 0, retreat, (count - 1, *start, chunk))
+    return grads
+
+
+def _chunks(sequences):
+    """Length, steps in a chunk, and chunks."""
+    length = tf.shape(sequences[0])[0]
+    size = tf.maximum(1, tf.cast(tf.sqrt(tf.cast(length, tf.float64)), tf.int32))
+    return length, size, (length + size - 1) // size
+
+
+def _forward(step, weights, state, sequences, start, stop, outputs, states):
+    """Steps `start` to `stop`. Arrays that are None are not written."""
+    keep_outputs, keep_states = outputs is not None, states is not None
+
+    def body(t, state, outputs, states):
+        new, outputs_t = step(weights, state, [x[t] for x in sequences])
+        if keep_outputs:
+            outputs = outputs.write(t, outputs_t)
+        if keep_states:
+            states = [a.write(t - start, x) for a, x in zip(states, state, strict=True)]
+        return t + 1, new, outputs, states
+
+    arrays = (outputs if keep_outputs else (), states if keep_states else ())
+    _, state, outputs, states = tf.while_loop(
+        lambda t, *_: t < stop, body, (tf.convert_to_tensor(start), state, *arrays)
+    )
+    return state, outputs, states
+
+
+def _backward(
+    step, weights, states, sequences, grad_outputs, start, stop, grad_state, totals, arrays
+):
+    """Steps `stop` to `start`, reversed. `states[0]` is the state before step `start`."""
+
+    def body(t, grad_state, totals, arrays):
+        slices = [x[t] for x in sequences]
+        moving = [x for x in slices if is_differentiable(x)]
+        sources = [step.copied(weights, grad_state), [x[t - start] for x in states], moving]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            target = step(sources[0], sources[1], slices)
+        grad_weights, grad_state, grad_inputs = tape.gradient(
+            target,
+            sources,
+            output_gradients=(list(grad_state), grad_outputs[t]),
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        totals = [a + b for a, b in zip(totals, grad_weights, strict=True)]
+        arrays = [a.write(t, b) for a, b in zip(arrays, grad_inputs, strict=True)]
+        return t - 1, grad_state, totals, arrays
+
+    _, grad_state, totals, arrays = tf.while_loop(
+        lambda t, *_: t >= start, body, (stop - 1, list(grad_state), totals, arrays)
+    )
+    return grad_state, totals, arrays
+
+
+def _array(length, element):
+    return tf.TensorArray(element.dtype, size=length, element_shape=element.shape)
+
+
+def linear(reverse, decay, inputs, initial_state):
+    def forward(decay, inputs, initial_state):
+        states = _linear_loop(_swap(decay), _swap(inputs), initial_state, reverse)
+        return _swap(states), [states]
+
+    def backward(kept, arguments, grads):
+        (states,) = kept
+        # The adjoint of a linear scan is a linear scan the other way, with decays one step later.
+        decay, _, initial_state = arguments
+        conjugate, start = tf.math.conj(_swap(decay)), initial_state[None]
+        zero, zeros = tf.zeros_like(conjugate[:1]), tf.zeros_like(initial_state)
+        if reverse:
+            following = tf.concat([zero, conjugate[:-1]], 0)
+            previous = tf.concat([states[1:], start], 0)
+        else:
+            following = tf.concat([conjugate[1:], zero], 0)
+            previous = tf.concat([start, states[:-1]], 0)
+        grads = _linear_loop(following, _swap(grads[0]), zeros, not reverse)
+        first = -1 if reverse else 0
+        grad_initial = conjugate[first] * grads[first]
+        return _swap(grads * tf.math.conj(previous)), _swap(grads), grad_initial
+
+    return differentiable_once(forward, backward, decay, inputs, initial_state)
+
+
+def _linear_loop(decay, inputs, state, reverse):
+    if reverse:
+        # Not by counting down: ONNX takes what a loop writes in the order of its writing.
+        decay, inputs = tf.reverse(decay, [0]), tf.reverse(inputs, [0])
+        return tf.reverse(_linear_loop(decay, inputs, state, False), [0])
+    length = tf.shape(inputs)[0]
+
+    def body(t, state, states):
+        state = decay[t] * state + inputs[t]
+        return t + 1, state, states.write(t, state)
+
+    *_, states = tf.while_loop(lambda t, *_: t < length, body, (0, state, _array(length, state)))
+    return states.stack()
