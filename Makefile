@@ -2,6 +2,7 @@
 # make test    format, lint, types, and the whole suite once per backend
 # make reproduce ARGS="table1 --seeds 3"    rows of the paper; ARGS=--list names them
 # make reproduce-smoke                      a few steps of each of them
+# make starts ARGS="weather --seeds 1"      where layers start, compared on series
 # make search ARGS="induction-heads"        hyperparameters, by KerasTuner
 # make search-smoke                         a few tiny trials of every search
 # make notebooks                            runs examples/notebooks with small settings
@@ -29,7 +30,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 # An environment that could not be made whole is removed, and made anew next time.
 .DELETE_ON_ERROR:
 
-.PHONY: demo reproduce reproduce-smoke search search-smoke notebooks docs dist dist-check \
+.PHONY: demo reproduce reproduce-smoke starts search search-smoke notebooks docs dist dist-check \
 	test test-nightly test-peers lint format bench clean \
 	$(foreach rule,test test-nightly test-keras-nightly bench dist-check,$(BACKENDS:%=$(rule)-%))
 
@@ -38,6 +39,9 @@ demo: .venv/installed-demo-$(KERAS_BACKEND)
 
 reproduce: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py $(ARGS)
+
+starts: .venv/installed-dev
+	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/beyond/starts.py $(ARGS)
 
 # Every row of the paper for a few steps, images of noise in the place of MNIST.
 reproduce-smoke: .venv/installed-demo-$(KERAS_BACKEND)

@@ -39,6 +39,7 @@ MODELS = {  # the layer, and the accuracy in the paper for n=8, D=16, length 16
     "coffee-linear-feedback": (functools.partial(CoffeeLayer, feedback="linear"), 0.16),
     "linearized-s6": (LinearizedS6Layer, 0.68),
     "s6": (S6Layer, 0.68),
+    "s6-mamba": (S6Layer.mamba, 0.68),
 }
 # Sequences are made of the symbols 1 to 7, and 0 is the padding. The paper's parameter counts,
 # 3nD + 8D = 512 for COFFEE and 3nD + D² + 9D = 784 for S6, need one more, which never occurs.
@@ -62,13 +63,13 @@ def load_data(args):
 
 def build_model(args):
     layer, _ = MODELS[args.model]
-    start = "standard_normal" if args.model == "s6" else "orthonormal_symbols"
+    start = "standard_normal" if args.model.startswith("s6") else "orthonormal_symbols"
     embedding = SymbolEmbedding(SYMBOLS, args.dim, args.unit_symbol, embeddings_initializer=start)
     return keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),
             embedding,
-            layer(args.n, solver=args.solver),
+            layer(args.n, start=args.start, solver=args.solver),
             SoftminLogits(embedding, last=args.target_length),
         ]
     )
@@ -151,6 +152,8 @@ def make_parser():
     add = functools.partial(parser.add_argument, metavar="NUMBER", type=positive_integer)
     add("--model", type=str, metavar="", choices=MODELS, default="coffee", help=", ".join(MODELS))
     solvers = "how states are found: auto, sequential; newton, elk for coffee; associative for s6"
+    starts = "where weights start: paper, or series, the layers' default"
+    add("--start", type=str, metavar="", choices=("paper", "series"), default="paper", help=starts)
     add("--solver", type=str, metavar="", default="auto", help=solvers)
     add("--n", default=8, help="states per feature")
     add("--dim", default=16, help="features, D")
@@ -192,7 +195,7 @@ def positive_number(text):
 
 def complete(args):
     """Settles the arguments that depend on others."""
-    vars(args).setdefault("learning_rate", 0.003 if args.model == "s6" else 0.01)
+    vars(args).setdefault("learning_rate", 0.003 if args.model.startswith("s6") else 0.01)
     if args.unit_symbol == "auto":
         args.unit_symbol = 0 if args.model.startswith("coffee") else "none"
     args.unit_symbol = None if args.unit_symbol == "none" else int(args.unit_symbol)

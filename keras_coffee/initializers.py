@@ -1,6 +1,8 @@
 """Starting values of the weights, by name or as objects."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -33,6 +35,37 @@ class StandardNormal(keras.initializers.RandomNormal):
 
     def get_config(self) -> dict[str, Any]:
         return {"seed": super().get_config()["seed"]}
+
+
+@keras.saving.register_keras_serializable(package="keras_coffee")
+class ScaledNormal(keras.initializers.Initializer):
+    """Draws from a normal distribution scaled by what the weight is summed over.
+
+        w ~ N(0, gain² / m),   m the product of the lengths of `axes`
+
+    A small gain makes a new layer's outputs small. A residual block then starts near the identity.
+
+    Args:
+        gain: Standard deviation of a sum of m products with independent inputs of variance 1.
+            Defaults to 1.
+        axes: The axes that the weight is summed over. Defaults to the last one.
+        seed: As of `StandardNormal`. Defaults to `None`.
+
+    Example:
+        >>> float(np.std(ScaledNormal(gain=0.1, seed=0)((100, 64)))) < 0.02
+        True
+    """
+
+    def __init__(self, gain: float = 1.0, axes: tuple[int, ...] = (-1,), seed: Any = None) -> None:
+        self.gain, self.axes = gain, tuple(axes)
+        self._normal = StandardNormal(seed)
+
+    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
+        scale = self.gain / math.sqrt(math.prod(shape[axis] for axis in self.axes))
+        return scale * self._normal(shape, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"gain": self.gain, "axes": list(self.axes), **self._normal.get_config()}
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -242,8 +275,18 @@ def _precise(dtype: str | None) -> str:
     return "float64" if (dtype or keras.config.floatx()) == "float64" else "float32"
 
 
-_NAMED = {
+_NAMED: dict[str, Callable[[], keras.initializers.Initializer]] = {
     "standard_normal": StandardNormal,
+    # λ of models that add λΔ to 1: time constants from one step to fifty, at Δ = 1.
+    "forgetting": functools.partial(keras.initializers.RandomUniform, -1.0, -0.02),
+    # μ = log(-λ), for λ from -0.05 to -2: each decade of time constants has as many states.
+    "log_forgetting": functools.partial(
+        keras.initializers.RandomUniform, math.log(0.05), math.log(2.0)
+    ),
+    "scaled_normal": ScaledNormal,
+    "small_readout": functools.partial(ScaledNormal, 0.1),
+    # A projection (D, n) of inputs to a readout.
+    "small_projection": functools.partial(ScaledNormal, 0.1, (0, -1)),
     "s4d_real": S4DReal,
     "step_sizes": StepSizes,
     "orthonormal_symbols": OrthonormalSymbols,
@@ -254,9 +297,11 @@ def get(identifier: Any) -> Any:
     """Finds an initializer by name, here first and then in `keras.initializers`.
 
     Args:
-        identifier: `"standard_normal"`, `"s4d_real"`, `"step_sizes"`, `"orthonormal_symbols"`, or
-            whatever `keras.initializers.get` understands: its names, a serialized initializer, an
-            initializer, a class, a function of `shape` and `dtype`, an array, `None`.
+        identifier: `"standard_normal"`, `"scaled_normal"`, `"small_readout"`, `"small_projection"`,
+            `"forgetting"`, `"log_forgetting"`, `"s4d_real"`, `"step_sizes"`,
+            `"orthonormal_symbols"`, or whatever `keras.initializers.get` understands: its names,
+            a serialized initializer, an initializer, a class, a function of `shape` and `dtype`,
+            an array, `None`.
 
     Returns:
         The initializer, or `None` for `None`.

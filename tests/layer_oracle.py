@@ -90,17 +90,11 @@ def _put(pair, where, x):
 def equation(layer, weights, inputs, states, cotangents):
     w = {name: Rounded(weight) for name, weight in weights.items()}
     inputs, states = Rounded(inputs), {name: Rounded(state) for name, state in states.items()}
-    others = {"TwoStates": _two_states, "MinGRU": _min_gru, "LRU": _lru}
-    others["CausalConv1D"] = _causal_conv
-    if (name := type(layer).__name__) in others:
-        return others[name](layer, w, inputs, states, cotangents)
-    if name == "CoffeeLayer":
-        return _coffee(layer, w, inputs, states["initial_state"], cotangents)
-    return _selective(layer, w, inputs, states["initial_state"], cotangents)
+    return _EQUATIONS[type(layer).__name__](layer, w, inputs, states, cotangents)
 
 
-def _coffee(layer, w, inputs, state, cotangents):
-    dtype, arrays = layer.compute_dtype, w | {"inputs": inputs, "initial_state": state}
+def _coffee(layer, w, inputs, states, cotangents):
+    dtype, arrays = layer.compute_dtype, w | states | {"inputs": inputs}
     if layer.input_gate is None:
         return oracles.coffee(arrays, cotangents, layer.feedback)
     is_full, weight = layer.input_gate == "full", w["gate_projection"]
@@ -117,35 +111,58 @@ def _coffee(layer, w, inputs, state, cotangents):
     return results, by | {"gate_projection": by_weight, "inputs": by["inputs"] + by_inputs}
 
 
-def _selective(layer, w, inputs, state, cotangents):
-    dtype, is_s6 = layer.compute_dtype, type(layer).__name__ == "S6Layer"
-    projected = {"delta": "step_projection"}
-    if is_s6:
-        projected |= {"input_matrix": "input_projection", "output_matrix": "output_projection"}
+def _linearized_s6(layer, w, inputs, states, cotangents):
+    dtype, projection = layer.compute_dtype, w["step_projection"]
+    argument = _product(inputs, projection, dtype)
+    arrays = {"inputs": inputs, "delta": oracles.sigmoid(argument), **states}
+    arrays |= {"transition": w["transition"], "input_matrix": w["input_matrix"]}
+    arrays["output_matrix"] = w["readout"]
+    results, by = oracles.selective(arrays, cotangents, "euler")
+    by_argument = by["delta"] * oracles.sigmoid_slope(argument)
+    return results, {
+        "initial_state": by["initial_state"],
+        "transition": by["transition"],
+        "input_matrix": by["input_matrix"],
+        "readout": by["output_matrix"],
+        "step_projection": _by_weight(inputs, by_argument, dtype),
+        "inputs": by["inputs"] + _by_factor(by_argument, projection, dtype),
+    }
+
+
+def _s6(layer, w, inputs, states, cotangents):
+    dtype = layer.compute_dtype
+    projected = {
+        "delta": "step_projection",
+        "input_matrix": "input_projection",
+        "output_matrix": "output_projection",
+    }
     products = {k: _product(inputs, w[name], dtype) for k, name in projected.items()}
-    step = oracles.softplus if is_s6 else oracles.sigmoid
-    arrays = {"inputs": inputs, "initial_state": state, **products}
-    arrays["delta"] = step(products["delta"])
-    if is_s6:
-        arrays["transition"] = -1.0 * oracles.exp(w["log_transition"])
-    else:
-        constant = {"input_matrix": w["input_matrix"], "output_matrix": w["readout"]}
-        arrays |= {"transition": w["transition"], **constant}
-    results, by = oracles.selective(arrays, cotangents, "zoh" if is_s6 else "euler")
+    arrays = {"inputs": inputs, **states, **products}
+    arrays["transition"] = -1.0 * oracles.exp(w["log_transition"])
+    if "step_expansion" in w:
+        arrays["delta"] = _product(products["delta"], w["step_expansion"], dtype)
+    for k, name in {"input_matrix": "input_bias", "output_matrix": "output_bias"}.items():
+        arrays[k] = products[k] + w[name] if name in w else products[k]
+    arrays |= {k: w[name] for k, name in _S6_VECTORS.items() if name in w}
+    results, by = oracles.selective(arrays, cotangents, layer.discretization, delta_softplus=True)
 
     gradients = {"initial_state": by["initial_state"]}
-    if is_s6:
-        gradients["log_transition"] = by["transition"] * arrays["transition"]
-    else:
-        gradients |= {"transition": by["transition"], "input_matrix": by["input_matrix"]}
-        gradients["readout"] = by["output_matrix"]
-    slope = oracles.softplus_slope if is_s6 else oracles.sigmoid_slope
-    by_products = by | {"delta": by["delta"] * slope(products["delta"])}
+    gradients["log_transition"] = by["transition"] * arrays["transition"]
+    gradients |= {name: by[k] for k, name in _S6_VECTORS.items() if name in w}
+    for k, name in {"input_matrix": "input_bias", "output_matrix": "output_bias"}.items():
+        gradients |= {name: by[k].sum((0, 1))} if name in w else {}
+    if "step_expansion" in w:
+        gradients["step_expansion"] = _by_weight(products["delta"], by["delta"], dtype)
+        by["delta"] = _by_factor(by["delta"], w["step_expansion"], dtype)
     by_inputs = by["inputs"]
     for k, name in projected.items():
-        gradients[name] = _by_weight(inputs, by_products[k], dtype)
-        by_inputs = by_inputs + _by_factor(by_products[k], w[name], dtype)
+        gradients[name] = _by_weight(inputs, by[k], dtype)
+        by_inputs = by_inputs + _by_factor(by[k], w[name], dtype)
     return results, gradients | {"inputs": by_inputs}
+
+
+# What `selective` calls the vectors of an S6Layer.
+_S6_VECTORS = {"delta_bias": "step_bias", "skip": "skip"}
 
 
 def _two_states(layer, w, inputs, states, cotangents):
@@ -325,3 +342,14 @@ def lowered(x, dtype):
     """`x` after a cast to a dtype; only low precision is less precise than what bounds count in."""
     unit, least = LOW_PRECISION.get(keras.backend.standardize_dtype(dtype), (0.0, 0.0))
     return Rounded(x.value, x.error + unit * abs(x.value) + least)
+
+
+_EQUATIONS = {
+    "CoffeeLayer": _coffee,
+    "S6Layer": _s6,
+    "LinearizedS6Layer": _linearized_s6,
+    "TwoStates": _two_states,
+    "MinGRU": _min_gru,
+    "LRU": _lru,
+    "CausalConv1D": _causal_conv,
+}

@@ -72,6 +72,12 @@ COFFEE_OPTIONS = {
     "input_gate": "full",
     "use_gate_bias": True,
 }
+S6_OPTIONS = {
+    "use_step_bias": True,
+    "step_rank": 2,
+    "use_projection_bias": True,
+    "use_skip": True,
+}
 # Layer, arguments, parameters at D = 3.
 CASES = {
     "coffee": (CoffeeLayer, {"n": 4}, 36),
@@ -83,6 +89,7 @@ CASES = {
     "coffee-linear": (CoffeeLayer, {"n": 4, "feedback": "linear"}, 36),
     "coffee-none": (CoffeeLayer, {"n": 4, "feedback": None}, 36),
     "s6": (S6Layer, {"n": 4}, 45),
+    "s6-all": (S6Layer, {"n": 4, "discretization": "mamba", **S6_OPTIONS}, 62),
     "linearized-s6": (LinearizedS6Layer, {"n": 4}, 45),
     "min-gru": (MinGRU, {"units": 4}, 32),
     "min-gru-plain": (MinGRU, {"units": 4, "activation": None, "use_bias": False}, 24),
@@ -92,11 +99,11 @@ CASES = {
     "two-states": (TwoStates, {"n": 4}, 22),
 }
 # One case a layer, for what takes long.
-CHOSEN = ("coffee-all", "s6", "linearized-s6", "min-gru", "lru", "causal-conv")
+CHOSEN = ("coffee-all", "s6-all", "linearized-s6", "min-gru", "lru", "causal-conv")
 # For what takes longer, and is about Keras more than about an equation: layers that are linear in
 # their state share masks, states and solvers, so where each is compiled some files take the one,
 # some the other by day.
-WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6")
+WITH_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "s6-all")
 WITH_TWO_STATES = (*WITH_S6, "two-states") if IS_THOROUGH else (*WITH_S6, "lru", "two-states")
 WITH_LINEARIZED_S6 = CHOSEN if IS_THOROUGH else ("coffee-all", "linearized-s6")
 # One shape for most tests, so that TensorFlow compiles a scan once.
@@ -166,34 +173,39 @@ def expected(layer, inputs, initial_state=None):
     w = {weight.name: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
     u = np.float64(inputs)
     states = initial_state or [0 * x for x in random_states(layer, len(u), u.shape[-1])]
-    if isinstance(layer, TwoStates):
-        return _two_states(w, u, *states)
-    if isinstance(layer, MinGRU):
-        return _min_gru(layer, w, u, *states)
-    if isinstance(layer, LRU):
-        return _lru(layer, w, u, *states)
-    if isinstance(layer, CausalConv1D):
-        return _causal_conv(layer, w, u, *states)
-    arrays = {"inputs": u, "initial_state": np.float64(states[0])}
-    if isinstance(layer, CoffeeLayer):
-        if layer.input_gate is not None:
-            by = w["gate_projection"]
-            arrays["gate_inputs"] = u @ by if layer.input_gate == "full" else u * by
-        return oracles.values(oracles.coffee, w | arrays, layer.feedback)
-    arguments = u @ w["step_projection"]
-    if isinstance(layer, S6Layer):
-        arrays |= {
-            "delta": np.logaddexp(0, arguments),
-            "transition": -np.exp(w["log_transition"]),
-            "input_matrix": u @ w["input_projection"],
-            "output_matrix": u @ w["output_projection"],
-        }
-        return oracles.values(oracles.selective, arrays, "zoh")
-    arrays |= {"delta": 1 / (1 + np.exp(-arguments)), "output_matrix": w["readout"]}
+    return _EQUATIONS[type(layer).__name__](layer, w, u, *states)
+
+
+def _coffee(layer, w, u, state):
+    arrays = {"inputs": u, "initial_state": np.float64(state)}
+    if layer.input_gate is not None:
+        by = w["gate_projection"]
+        arrays["gate_inputs"] = u @ by if layer.input_gate == "full" else u * by
+    return oracles.values(oracles.coffee, w | arrays, layer.feedback)
+
+
+def _s6(layer, w, u, state):
+    step = u @ w["step_projection"]
+    step = step @ w["step_expansion"] if "step_expansion" in w else step
+    arrays = {
+        "inputs": u,
+        "initial_state": np.float64(state),
+        "delta": np.logaddexp(0, step + w.get("step_bias", 0.0)),
+        "transition": -np.exp(w["log_transition"]),
+        "input_matrix": u @ w["input_projection"] + w.get("input_bias", 0.0),
+        "output_matrix": u @ w["output_projection"] + w.get("output_bias", 0.0),
+        **({"skip": w["skip"]} if "skip" in w else {}),
+    }
+    return oracles.values(oracles.selective, arrays, layer.discretization)
+
+
+def _linearized_s6(layer, w, u, state):
+    arrays = {"inputs": u, "initial_state": np.float64(state), "output_matrix": w["readout"]}
+    arrays["delta"] = oracles.sigmoid(u @ w["step_projection"])
     return oracles.values(oracles.selective, w | arrays, "euler")
 
 
-def _two_states(w, u, turning, leaky):
+def _two_states(layer, w, u, turning, leaky):
     outputs = []
     for t in range(u.shape[1]):
         turning = 0.9 * np.exp(1j * w["angle"]) * turning + u[:, t] @ w["input_projection"]
@@ -237,3 +249,14 @@ def _causal_conv(layer, w, u, window):
         outputs.append(y * oracles.sigmoid(y) if is_silu else y)
         window = window[:, 1:]
     return np.stack(outputs, 1), window
+
+
+_EQUATIONS = {
+    "CoffeeLayer": _coffee,
+    "S6Layer": _s6,
+    "LinearizedS6Layer": _linearized_s6,
+    "MinGRU": _min_gru,
+    "LRU": _lru,
+    "CausalConv1D": _causal_conv,
+    "TwoStates": _two_states,
+}

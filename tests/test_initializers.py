@@ -12,11 +12,12 @@ from keras_coffee.initializers import (
     RingDecay,
     RingPhase,
     S4DReal,
+    ScaledNormal,
     StandardNormal,
     StepSizes,
 )
 
-RANDOM = [StandardNormal, StepSizes, OrthonormalSymbols, RingDecay, RingPhase]
+RANDOM = [StandardNormal, ScaledNormal, StepSizes, OrthonormalSymbols, RingDecay, RingPhase]
 
 
 def draw(initializer, shape=(9, 16), dtype=None):
@@ -31,6 +32,14 @@ def test_standard_normal_has_mean_zero_and_variance_one():
     assert abs((values**4).mean() - 3) < 5 * np.sqrt(96 / values.size)
 
 
+@pytest.mark.parametrize(("axes", "terms"), [((-1,), 500), ((0,), 400), ((0, 1), 200_000)])
+def test_scaled_normal_gives_a_sum_of_the_standard_deviation_gain(axes, terms):
+    values = draw(ScaledNormal(0.5, axes, seed=0), (400, 500))
+    scaled = values * terms**0.5 / 0.5
+    assert abs(scaled.mean()) < 5 / np.sqrt(values.size)
+    assert abs(scaled.var() - 1) < 5 * np.sqrt(2 / values.size)
+
+
 @pytest.mark.parametrize(("smallest", "largest"), [(0.001, 0.1), (1e-6, 1e-5), (0.5, 50.0)])
 def test_step_sizes_are_log_uniform_after_softplus(smallest, largest):
     values = draw(StepSizes(smallest, largest, seed=0), (200_000,)).astype("float64")
@@ -43,6 +52,13 @@ def test_step_sizes_need_two_positive_ones(sizes):
     message = f"need 0 < smallest < largest, received smallest={sizes[0]} and largest={sizes[1]}"
     with pytest.raises(ValueError, match=message):
         StepSizes(*sizes)
+
+
+def test_forgetting_spreads_what_is_kept_of_a_state():
+    values = draw(initializers.get("forgetting"), (200_000,))
+    assert_uniform(values, -1.0, -0.02)
+    values = draw(initializers.get("log_forgetting"), (200_000,))
+    assert_uniform(values, np.log(0.05), np.log(2.0))
 
 
 def test_s4d_real_gives_the_rates_minus_one_to_minus_n():
@@ -178,7 +194,7 @@ def test_a_seed_must_be_one(initializer):
 
 
 EACH = [
-    *(StandardNormal(seed=4), OrthonormalSymbols(4), S4DReal()),
+    *(StandardNormal(seed=4), ScaledNormal(0.5, (0, -1), seed=4), OrthonormalSymbols(4), S4DReal()),
     *(RingDecay(0.5, 0.75, seed=4), RingPhase(0.5, seed=4)),
 ]
 
@@ -202,6 +218,7 @@ def test_config_names_only_what_can_be_chosen(initializer):
     [
         ("standard_normal", StandardNormal),
         ("s4d_real", S4DReal),
+        ("scaled_normal", ScaledNormal),
         ("orthonormal_symbols", OrthonormalSymbols),
         ("glorot_uniform", keras.initializers.GlorotUniform),
         (S4DReal, S4DReal),

@@ -64,7 +64,7 @@ class InductionHeads(Experiment):
         )
 
     def recurrence(self):
-        return LAYERS[self.layer](self.n)
+        return LAYERS[self.layer](self.n, start="paper")
 
     def load_data(self, seed):
         task = functools.partial(
@@ -127,7 +127,7 @@ class Ih0(Experiment):
             [
                 keras.Input((None,), dtype="int32"),
                 embedding,
-                CoffeeLayer(1, transition_initializer="zeros", trainable=False, **fixed),
+                CoffeeLayer(1, start="paper", trainable=False, **fixed),
                 SoftminLogits(embedding, 1, self.distance),
             ]
         )

@@ -68,7 +68,7 @@ class FourDirectionMnist(Mnist):
                 layers.Reshape((28, 28, 1)),
                 layers.CenterCrop(25, 25),
                 layers.Reshape((25, 25)),
-                FourDirections(LAYERS[self.layer](self.n)),
+                FourDirections(LAYERS[self.layer](self.n, start="paper")),
                 layers.Dense(25, "gelu"),
                 layers.Dense(10),
             ]
@@ -84,7 +84,7 @@ class SequentialMnist(Mnist):
     lower_below_loss: float = 0.15
 
     def build_model(self):
-        recurrence = [] if self.layer is None else [LAYERS[self.layer](self.n)]
+        recurrence = [] if self.layer is None else [LAYERS[self.layer](self.n, start="paper")]
         return keras.Sequential(
             [
                 keras.Input((28, 28)),

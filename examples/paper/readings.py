@@ -13,7 +13,7 @@ class FreeTransition(InductionHeads):
     """λ is not kept in [-2, 0]."""
 
     def recurrence(self):
-        return CoffeeLayer(self.n, transition_constraint=None)
+        return CoffeeLayer(self.n, start="paper", transition_constraint=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

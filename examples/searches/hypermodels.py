@@ -174,7 +174,9 @@ class InductionHeadHyperModel(CoffeeHyperModel):
         # A linear gate never leaves the state 0, and then the output is 0, filtered or not.
         with hp.conditional_scope("feedback", ["sigmoid", "none"]):
             output_filter = bool(self.parameter(hp, "output_filter"))
-        layer = CoffeeLayer(self.parameter(hp, "n"), FEEDBACKS[feedback], output_filter)
+        layer = CoffeeLayer(
+            self.parameter(hp, "n"), FEEDBACKS[feedback], output_filter, start="paper"
+        )
         logits = SoftminLogits(embedding, last=1, distance=self.parameter(hp, "distance"))
         return keras.Sequential([keras.Input((None,), dtype="int32"), embedding, layer, logits])
 
@@ -228,7 +230,7 @@ class MnistHyperModel(CoffeeHyperModel):
         # Known to the tuner before the first trial; `callbacks` uses it.
         self.lower_learning_rate(hp)
         output_filter = bool(self.parameter(hp, "output_filter"))
-        layer = CoffeeLayer(self.parameter(hp, "n"), output_filter=output_filter)
+        layer = CoffeeLayer(self.parameter(hp, "n"), output_filter=output_filter, start="paper")
         return keras.Sequential(
             [
                 keras.Input((28, 28)),

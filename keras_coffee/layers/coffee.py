@@ -9,7 +9,7 @@ from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
-from keras_coffee.layers.state_space import StateSpaceLayer
+from keras_coffee.layers.state_space import Start, StateSpaceLayer
 from keras_coffee.ops import masking
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
 from keras_coffee.ops.nonlinear_scan import nonlinear_scan
@@ -27,8 +27,8 @@ class CoffeeLayer(StateSpaceLayer):
         y(k) = C x(k)
 
     Each of the D features of the input has n states of its own, and three weights a state: 3nD
-    parameters. `transition` λ starts at 0 and is kept in [-2, 0], so that a step never expands the
-    state by itself; `gate` w and `readout` C start from N(0, 1).
+    parameters. `transition` λ is kept in [-2, 0], so that a step never expands the state by itself.
+    As many features come out as go in: `CoffeeLayer(64)` on three features returns three.
 
     With `input_gate` and `use_gate_bias` the gate sees the input too:
 
@@ -52,20 +52,25 @@ class CoffeeLayer(StateSpaceLayer):
             start from Glorot's uniform distribution. None, the default, adds nothing.
         use_gate_bias: If True, the gate has a bias β for each state, with the weight `gate_bias`,
             `(D, n)`, which starts at 0; nD more parameters.
+        start: Where the weights start. `"series"`, the default, is for signals that go on: λ from
+            U(-1, -0.02), so that states forget at different rates, and C from N(0, 0.01/n), so
+            that outputs start small. `"paper"` is for symbols to be kept: λ = 0, so that nothing
+            is forgotten, and C from N(0, 1). Both draw w and b from N(0, 1); w_γ has the variance
+            1/n and 1.
         solver: `"auto"`, `"sequential"`, or parallel in time `"newton"`, `"elk"` or a `Newton` or
             `Elk` of `keras_coffee.solvers`.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
             for `RecurrentLayer`.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
-            Ignored for a weight that the layer does not have. `transition_constraint=None` lets λ
-            leave [-2, 0].
+            Ignored for a weight that the layer does not have. An initializer of None, the default,
+            is the one of `start`. `transition_constraint=None` lets λ leave [-2, 0].
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
     `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
 
     Raises:
-        ValueError: if `n` is not a positive integer, `feedback`, `input_gate` or `solver` is
-            unknown, or the inputs are not `(B, T, D)`.
+        ValueError: if `n` is not a positive integer, `feedback`, `input_gate`, `start` or `solver`
+            is unknown, or the inputs are not `(B, T, D)`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(n=8)])
@@ -74,7 +79,9 @@ class CoffeeLayer(StateSpaceLayer):
 
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", section 3, equations
-        (Delta-feedback) and (final_model). `input_gate` and `use_gate_bias` are not in the paper.
+        (Delta-feedback) and (final_model); for `start="paper"`, appendix "Results on the Induction
+        Head Task (IH)", subsection "Models Initialization". `input_gate` and `use_gate_bias` are
+        not in the paper. docs/starts.md compares the starts.
     """
 
     KIND = "nonlinear"
@@ -84,6 +91,22 @@ class CoffeeLayer(StateSpaceLayer):
         ),
         "gate_projection": WeightSpec(("D", "D")),
         "gate_bias": WeightSpec(("D", "n")),
+    }
+    STARTS = {
+        "series": {
+            "transition": "forgetting",
+            "gate": "standard_normal",
+            "readout": "small_readout",
+            "input_matrix": "standard_normal",
+            "output_gate": "scaled_normal",
+        },
+        "paper": {
+            "transition": "zeros",
+            "gate": "standard_normal",
+            "readout": "standard_normal",
+            "input_matrix": "standard_normal",
+            "output_gate": "standard_normal",
+        },
     }
 
     def __init__(
@@ -95,6 +118,7 @@ class CoffeeLayer(StateSpaceLayer):
         *,
         input_gate: InputGate = None,
         use_gate_bias: bool = False,
+        start: Start = "series",
         return_sequences: bool = True,
         return_state: bool = False,
         go_backwards: bool = False,
@@ -102,19 +126,19 @@ class CoffeeLayer(StateSpaceLayer):
         zero_output_for_mask: bool = False,
         solver: str | solvers.Solver = "auto",
         recompute: bool = False,
-        transition_initializer: Rule = "zeros",
+        transition_initializer: Rule = None,
         transition_regularizer: Rule = None,
         transition_constraint: Rule = "stable",
-        gate_initializer: Rule = "standard_normal",
+        gate_initializer: Rule = None,
         gate_regularizer: Rule = None,
         gate_constraint: Rule = None,
-        readout_initializer: Rule = "standard_normal",
+        readout_initializer: Rule = None,
         readout_regularizer: Rule = None,
         readout_constraint: Rule = None,
-        input_matrix_initializer: Rule = "standard_normal",
+        input_matrix_initializer: Rule = None,
         input_matrix_regularizer: Rule = None,
         input_matrix_constraint: Rule = None,
-        output_gate_initializer: Rule = "standard_normal",
+        output_gate_initializer: Rule = None,
         output_gate_regularizer: Rule = None,
         output_gate_constraint: Rule = None,
         gate_projection_initializer: Rule = "glorot_uniform",

@@ -1,10 +1,14 @@
 """What the state-space layers share: features, and states of each feature."""
 
 import inspect
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from keras_coffee.layers import arguments
+from keras_coffee.layers.declared_weights import Rule
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
+
+Start = Literal["series", "paper"]
 
 
 class StateSpaceLayer(RecurrentLayer):
@@ -19,8 +23,10 @@ class StateSpaceLayer(RecurrentLayer):
 
     Raises:
         TypeError: if `n` is missing, or `units` is given.
-        ValueError: if `n` is not a positive integer.
+        ValueError: if `n` is not a positive integer, or `start` is unknown.
     """
+
+    STARTS: ClassVar[Mapping[str, Mapping[str, Rule]]] = {}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         taken = inspect.signature(cls.__init__).parameters
@@ -37,9 +43,20 @@ class StateSpaceLayer(RecurrentLayer):
             )
         return super().__new__(cls, *args, **kwargs)
 
-    def __init__(self, n: int, **kwargs: Any):
+    def __init__(self, n: int, *, start: str | None = None, **kwargs: Any):
+        for weight, rule in self._rules_of(start).items():
+            if kwargs.get(f"{weight}_initializer") is None:
+                kwargs[f"{weight}_initializer"] = rule
         super().__init__(**kwargs)
         self.n = arguments.positive_integer("n", n)
+        self.start = start
+
+    def _rules_of(self, start: str | None) -> Mapping[str, Rule]:
+        if start is None:
+            return {}
+        if start not in self.STARTS:
+            raise ValueError(f"`start` must be one of {tuple(self.STARTS)}, received {start!r}.")
+        return self.STARTS[start]
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((dim, self.n))]
@@ -48,4 +65,5 @@ class StateSpaceLayer(RecurrentLayer):
         return dim
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "n": self.n}
+        start = {"start": self.start} if self.STARTS else {}
+        return {**super().get_config(), "n": self.n, **start}

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import programs
 import pytest
+from keras import ops
 from nightly import IS_THOROUGH
 
 from keras_coffee.callbacks import StopAtTarget
@@ -38,6 +39,7 @@ PARAMETERS = {
     "coffee-linear-feedback": 512,
     "linearized-s6": 784,
     "s6": 784,
+    "s6-mamba": 608,
 }
 # Each is compiled anew.
 TRAINED = PARAMETERS if IS_THOROUGH else ("coffee", "s6")
@@ -48,7 +50,7 @@ def test_every_model_has_the_parameters_of_the_paper(example, model, parameters)
     args = example.make_parser().parse_args(["--model", model])
     example.complete(args)
     assert example.build_model(args).count_params() == parameters
-    assert args.learning_rate == (0.003 if model == "s6" else 0.01)
+    assert args.learning_rate == (0.003 if model.startswith("s6") else 0.01)
 
 
 @pytest.mark.parametrize("model", TRAINED)
@@ -61,7 +63,16 @@ def test_a_model_trains_and_is_reported(run, model):
     assert (results["parameters"], results["steps"]) == (parameters, 4)
     assert float(accuracy) == pytest.approx(results["accuracy"], abs=1e-4)
     assert float(loss) == pytest.approx(results["loss"], abs=1e-4)
-    assert report["settings"]["learning_rate"] == (0.003 if model == "s6" else 0.01)
+    assert report["settings"]["learning_rate"] == (0.003 if model.startswith("s6") else 0.01)
+
+
+@pytest.mark.parametrize("start", ["paper", "series"])
+def test_weights_start_as_asked(example, start):
+    args = example.make_parser().parse_args(["--start", start])
+    example.complete(args)
+    layer = example.build_model(args).layers[1]
+    assert layer.start == start
+    assert ops.convert_to_numpy(layer.transition).any() == (start == "series")
 
 
 @pytest.mark.parametrize("dim, parameters", [(8, 96), (4, 48), (2, 24), (1, 12)])

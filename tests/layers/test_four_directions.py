@@ -96,7 +96,7 @@ def in_the_image(gradient, direction):
     return gradient
 
 
-@pytest.mark.parametrize("name", ["coffee-all", "s6"])
+@pytest.mark.parametrize("name", ["coffee-all", "s6-all"])
 def test_values_and_every_gradient_agree_with_the_equations(name):
     layer = randomized(FourDirections(make(name)))
     cotangent = random_inputs(BATCH, 2 * (HEIGHT + WIDTH), seed=2)
@@ -302,7 +302,7 @@ def test_keras_own_battery():
         init_kwargs={"layer": make("coffee-all")},
         input_shape=SHAPE,
         expected_output_shape=(BATCH, 2 * (HEIGHT + WIDTH)),
-        expected_num_trainable_weights=4 * 5,
+        expected_num_trainable_weights=4 * 7,
         expected_num_non_trainable_weights=0,
         expected_num_seed_generators=0,
         expected_num_losses=0,

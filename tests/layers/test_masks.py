@@ -183,7 +183,7 @@ def test_a_mask_is_used_and_passed_on_in_the_order_of_the_outputs(go_backwards):
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
-@pytest.mark.parametrize("name", ["s6", "two-states"])
+@pytest.mark.parametrize("name", ["s6-all", "two-states"])
 def test_an_initial_state_does_not_make_the_mask_disappear(name, symbolic):
     # Keras' own layers drop the mask of their inputs when an initial state comes too.
     layer, source = make(name, return_state=True), embedding()

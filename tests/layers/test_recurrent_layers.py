@@ -25,7 +25,7 @@ from recurrent import (
     randomized,
 )
 
-from keras_coffee import CoffeeLayer, S6Layer
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer, initializers
 from keras_coffee.constraints import Interval
 
 
@@ -62,9 +62,13 @@ def test_equation(case):
     ("name", "flags"),
     chosen_with(
         [
-            *[("coffee-all", {}), ("coffee-all", {"stateful": True}), ("s6", {"stateful": True})],
+            *[
+                ("coffee-all", {}),
+                ("coffee-all", {"stateful": True}),
+                ("s6-all", {"stateful": True}),
+            ],
             ("linearized-s6", {"return_sequences": False, "recompute": True}),
-            ("s6", {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}),
+            ("s6-all", {"go_backwards": True, "zero_output_for_mask": True, "return_state": True}),
             *[("two-states", {"stateful": True}), ("min-gru", {}), ("lru", {"stateful": True})],
         ]
     ),
@@ -102,7 +106,7 @@ def test_parameter_count(case):
 
 def test_weights_start_as_in_the_paper():
     keras.utils.set_random_seed(0)
-    coffee, s6 = CoffeeLayer(50), S6Layer(50)
+    coffee, s6 = CoffeeLayer(50, start="paper"), S6Layer(50, start="paper")
     coffee.build((None, None, 40))
     s6.build((None, None, 40))
     assert not ops.convert_to_numpy(coffee.transition).any()
@@ -114,6 +118,43 @@ def test_weights_start_as_in_the_paper():
         # Four standard errors of 1,600 or more draws.
         assert abs(values.mean()) < 0.1
         assert abs(values.std() - 1) < 0.075
+
+
+@pytest.mark.parametrize("layer_class", [CoffeeLayer, S6Layer, LinearizedS6Layer])
+@pytest.mark.parametrize(("dim", "n"), [(8, 64), (16, 8), (32, 1), (32, 64)])
+def test_a_new_layer_answers_quietly_and_forgets(layer_class, dim, n):
+    keras.utils.set_random_seed(0)
+    layer = layer_class(n)
+    inputs = random_inputs(64, 500, dim)
+    outputs = ops.convert_to_numpy(layer(inputs))
+    late = outputs[:, -100:].std()
+    assert 0.01 < late < 1
+    # As large after 500 steps as after 50: nothing piles up.
+    assert late < 2 * outputs[:, 50:150].std()
+    louder = ops.convert_to_numpy(layer_class(n, start="paper")(inputs))
+    assert louder[:, -100:].std() > 2 * late
+
+
+@pytest.mark.parametrize("layer_class", [CoffeeLayer, S6Layer, LinearizedS6Layer])
+def test_a_start_leaves_the_initializers_that_are_given(layer_class):
+    weight = next(iter(layer_class.WEIGHTS))
+    given = {f"{weight}_initializer": keras.initializers.Constant(-0.25)}
+    for start in layer_class.STARTS:
+        layer = layer_class(2, start=start, **given)
+        layer.build((None, None, 3))
+        assert (ops.convert_to_numpy(getattr(layer, weight)) == -0.25).all()
+        others = [name for name in layer.weight_specs() if name != weight]
+        for name in others:
+            expected = initializers.get(layer_class.STARTS[start][name])
+            actual = getattr(layer, f"{name}_initializer")
+            assert type(actual) is type(expected)
+
+
+@pytest.mark.parametrize("layer_class", [CoffeeLayer, S6Layer, LinearizedS6Layer])
+def test_an_unknown_start_is_refused(layer_class):
+    message = r"`start` must be one of \('series', 'paper'\), received 'mamba'"
+    with pytest.raises(ValueError, match=message):
+        layer_class(2, start="mamba")
 
 
 def test_last_output_only(chosen):
@@ -161,7 +202,7 @@ def test_recompute_trains_the_same(name):
 @pytest.mark.parametrize(
     ("name", "jit_compile"),
     chosen_with(
-        [("coffee-all", True), ("coffee-all", False), ("s6", True), ("linearized-s6", False)]
+        [("coffee-all", True), ("coffee-all", False), ("s6-all", True), ("linearized-s6", False)]
     ),
 )
 @pytest.mark.smoke

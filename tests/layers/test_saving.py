@@ -13,6 +13,7 @@ from recurrent import (
     CASES,
     CHOSEN,
     COFFEE_OPTIONS,
+    S6_OPTIONS,
     SHAPE,
     WITH_LINEARIZED_S6,
     make,
@@ -85,13 +86,15 @@ def unusual_arguments(layer_class):
     arguments |= {
         CoffeeLayer: {
             "n": 3,
+            "start": "paper",
             "feedback": "linear",
             **COFFEE_OPTIONS,
         },
+        S6Layer: {"n": 3, "start": "paper", "discretization": "mamba", **S6_OPTIONS},
         MinGRU: {"units": 3, "activation": "tanh", "use_bias": False},
         CausalConv1D: {"kernel_size": 3, "activation": "tanh", "use_bias": False},
         LRU: {"units": 3, "n": 2, "r_min": 0.5, "r_max": 0.75, "max_phase": 1.0},
-    }.get(layer_class, {"n": 3})
+    }.get(layer_class, {"n": 3, "start": "paper"})
     # A weight that a layer does not have has no rules.
     weights = [w for w in layer_class.WEIGHTS if w != "bias"]
     for weight in weights:

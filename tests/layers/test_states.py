@@ -126,7 +126,7 @@ def test_an_encoder_gives_its_state_to_a_decoder(layer):
     model.train_on_batch([INPUTS[:, :4], INPUTS[:, 4:]], targets)
     readouts = (
         *("readout", "output_gate", "output_projection", "scale"),
-        *("output_kernel", "skip"),
+        *("output_kernel", "output_bias", "skip"),
         *(("kernel", "bias") if isinstance(layer, CausalConv1D) else ()),
     )
     for weight, old, new in zip(layer.weights, before, layer.get_weights(), strict=True):

@@ -1,0 +1,132 @@
+"""What a start is worth: every task with every layer, put where a GRU would be.
+
+    KERAS_BACKEND=jax python examples/beyond/starts.py                  all of it, about two hours
+    KERAS_BACKEND=jax python examples/beyond/starts.py weather --seeds 1
+    KERAS_BACKEND=jax python examples/beyond/starts.py report           writes docs/starts.md
+
+Each finished run is kept in `results/starts/`; runs that are there are not made again.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import time
+
+import keras
+import numpy as np
+from models import LAYERS, MODELS
+from series import TASKS
+
+RESULTS = pathlib.Path("results/starts")
+PAGE = pathlib.Path("docs/starts.md")
+MARKS = "<!-- tables -->", "<!-- end of tables -->"
+TITLES = {
+    "gru": "GRU",
+    "coffee": "COFFEE",
+    "coffee_paper": "COFFEE, paper",
+    "s6": "S6",
+    "s6_paper": "S6, paper",
+    "s6_mamba": "S6, Mamba's",
+}
+TASK_TITLES = {
+    "weather": "The quick start's series, error in degrees",
+    "seasonal": "A season with level shifts, error",
+    "co2": "CO₂ on Mauna Loa, 26 weeks ahead, error in ppm",
+    "vowels": "JapaneseVowels, share of right answers",
+}
+# Epochs and Adam's rate, the same for every layer.
+TRAINING = {
+    "weather": (8, 0.01),
+    "seasonal": (8, 0.003),
+    "co2": (15, 0.003),
+    "vowels": (40, 0.003),
+}
+
+
+def rows(tasks):
+    """Task, model and layer of every row. Four blocks only of what a newcomer would take."""
+    for task in tasks:
+        for model in MODELS:
+            layers = ("gru", "coffee", "s6_mamba") if model == "four blocks" else LAYERS
+            yield from ((task, model, layer) for layer in layers)
+
+
+def run(name, series, model, layer, seed):
+    """Trains one model, and judges it on the part that it has not seen."""
+    epochs, rate = TRAINING[name]
+    keras.utils.set_random_seed(seed)
+    built = MODELS[model](LAYERS[layer], series.train[0].shape[-1], series.outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True) if series.classes else "mse"
+    built.compile(keras.optimizers.Adam(rate), loss)
+    begin = time.perf_counter()
+    history = built.fit(*series.train, epochs=epochs, verbose=0).history
+    return {
+        "score": score(series, built.predict(series.test[0], verbose=0)),
+        "loss": [round(loss, 5) for loss in history["loss"]],
+        "parameters": built.count_params(),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+
+
+def score(series, predicted):
+    """The share that is right, or the root mean square error in the unit of the data."""
+    targets = series.test[1]
+    if series.classes:
+        return float(np.mean(predicted.argmax(-1) == targets))
+    return float(series.unit * np.sqrt(np.mean((predicted - targets) ** 2)))
+
+
+def run_all(names, seeds):
+    for name in names:
+        series = TASKS[name]()
+        # All seeds of a row before the next would leave no table when stopped.
+        for seed in range(seeds):
+            for task, model, layer in rows([name]):
+                file = RESULTS / f"{task}.{model.replace(' ', '-')}.{layer}.seed{seed}.json"
+                if file.exists():
+                    continue
+                found = run(task, series, model, layer, seed)
+                settings = {"task": task, "model": model, "layer": layer, "seed": seed}
+                settings |= {"backend": keras.config.backend(), "keras": keras.__version__}
+                RESULTS.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(settings | found, indent=1) + "\n")
+                print(f"{file.stem}: {found['score']:.4f}", flush=True)
+
+
+def report():
+    """Writes the tables into the page, between its two marks."""
+    scores = collections.defaultdict(list)
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text())
+        scores[result["task"], result["model"], result["layer"]].append(result["score"])
+    head = ["| | " + " | ".join(TITLES.values()) + " |", "|---" * (len(TITLES) + 1) + "|"]
+    lines = []
+    for task, title in TASK_TITLES.items():
+        lines += [f"**{title}**", "", *head]
+        for model in MODELS:
+            cells = [cell(scores[task, model, layer]) for layer in TITLES]
+            lines.append(f"| {model} | " + " | ".join(cells) + " |")
+        lines.append("")
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    text = "\n".join(lines)
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}")
+
+
+def cell(scores):
+    if not scores:
+        return ""
+    mean, spread = np.mean(scores), np.std(scores)
+    return f"{mean:.3f} ± {spread:.3f} ({len(scores)})"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(TASKS)}, or report; default: all")
+    parser.add_argument("--seeds", type=int, default=5)
+    arguments = parser.parse_args()
+    if arguments.names == ["report"]:
+        report()
+    else:
+        run_all(arguments.names or list(TASKS), arguments.seeds)
