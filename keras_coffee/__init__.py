@@ -7,6 +7,7 @@ from keras_coffee import datasets as datasets
 from keras_coffee import diagnostics as diagnostics
 from keras_coffee import initializers as initializers
 from keras_coffee import layers as layers
+from keras_coffee import models as models
 from keras_coffee import ops as ops
 from keras_coffee import solvers as solvers
 from keras_coffee._version import __version__ as __version__
