@@ -53,7 +53,8 @@ def language_model(
         name: The model's name. Defaults to `"language_model"`.
 
     Returns:
-        A model from tokens `(B, T)`, integers, to logits `(B, T, V)`; without a head to `(B, T, D)`.
+        A model from tokens `(B, T)`, integers, to logits `(B, T, V)`, or to `(B, T, D)` without a
+        head.
 
     Raises:
         TypeError: if a mixer is no recurrent layer of `keras_coffee`.
@@ -90,6 +91,8 @@ def language_model(
     x = embedding(tokens)
     for i, mixer in enumerate(mixers):
         x = Block(mixer, epsilon=epsilon, dtype=dtype, name=f"block_{i}")(x, mask=mask)
+    if mask is not None:
+        x = x[..., :]  # Keras passes no mask on here; its norm and head would warn that they can't.
     x = keras.layers.RMSNormalization(epsilon=epsilon, dtype=dtype, name="norm")(x)
     return keras.Model(tokens, x if head is None else embedding(x, reverse=True), name=name)
 
@@ -136,9 +139,10 @@ def from_transformers(
             configuration is not offered here, or if its weights are not those that it should have.
 
     Example:
-        >>> from transformers import MambaForCausalLM  # doctest: +SKIP
-        >>> theirs = MambaForCausalLM.from_pretrained("state-spaces/mamba-130m-hf")  # doctest: +SKIP
-        >>> model = keras_coffee.models.from_transformers(theirs)  # doctest: +SKIP
+        >>> from transformers import MambaConfig, MambaForCausalLM  # doctest: +SKIP
+        >>> theirs = MambaForCausalLM(MambaConfig(num_hidden_layers=2))  # doctest: +SKIP
+        >>> from_transformers(theirs)(np.array([[72, 105]])).shape  # doctest: +SKIP
+        (1, 2, 50280)
 
     Reference:
         `transformers`, `models/mamba/modeling_mamba.py`; A. Gu and T. Dao, "Mamba", 2023.
@@ -183,8 +187,8 @@ def to_transformers(model: keras.Model) -> tuple[dict[str, Any], dict[str, np.nd
 
     With `config, weights = to_transformers(model)`, that package computes the same after
     `theirs = MambaForCausalLM(MambaConfig(**config))` and
-    `theirs.load_state_dict({k: torch.from_numpy(w) for k, w in weights.items()})`. A model without a
-    head belongs into a `MambaModel`.
+    `theirs.load_state_dict({name: torch.from_numpy(w) for name, w in weights.items()})`. A model
+    without a head is a `MambaModel` there.
 
     Args:
         model: A model of `language_model` or `from_transformers`, or one loaded from its file. Each
@@ -230,9 +234,9 @@ def _check_config(config: Any, policy: keras.DTypePolicy) -> None:
         )
     if config.residual_in_fp32 and policy.compute_dtype not in ("float32", "float64"):
         raise ValueError(
-            f"The configuration of `model` has residual_in_fp32=True, but with dtype={policy.name!r} "
-            f"blocks hand on {policy.compute_dtype}. Choose dtype='float32', or set "
-            "model.config.residual_in_fp32 = False to accept this."
+            "The configuration of `model` has residual_in_fp32=True, but with "
+            f"dtype={policy.name!r} blocks hand on {policy.compute_dtype}. Choose dtype='float32', "
+            "or set model.config.residual_in_fp32 = False to accept this."
         )
 
 
@@ -294,8 +298,8 @@ def _load(model: keras.Model, arrays: dict[str, np.ndarray]) -> None:
         if array.shape != tuple(weight.shape):
             expected = _turned(name, np.empty(weight.shape)).shape
             raise ValueError(
-                f"`{name}` must have the shape {expected} by the configuration of `model`, received "
-                f"{arrays[name].shape}."
+                f"`{name}` must have the shape {expected} by the configuration of `model`, "
+                f"received {arrays[name].shape}."
             )
         weight.assign(array)
 

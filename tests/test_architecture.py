@@ -30,6 +30,7 @@ ALLOWED = {
     "ops": {"_typing", "backend", "cells", "solvers"},
     "layers": {"_typing", "backend", "cells", "constraints", "initializers", "ops", "solvers"},
     "datasets": {"_typing"},
+    "models": {"_typing", "layers"},
     "streaming": {"_typing", "layers"},
     "visualization": {"_typing", "layers"},
 }
