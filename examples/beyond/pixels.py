@@ -19,14 +19,14 @@ class PermutedImages(AugmentedImages):
     all parts; the order of the images depends on `seed` and is another one in each epoch.
 
     Args:
-        images: Array `(number, height, width)` of uint8.
+        images: Array `(number, height, width)` from 0 to 255.
         labels: Integers `(number,)`.
         batch_size: Integer. Defaults to 128.
         order: Non-negative integer, the seed of the permutation. Defaults to 0.
         **kwargs: `seed`, `shuffle` and others of `AugmentedImages`.
 
-    Source: Le, Jaitly and Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear
-    Units", 2015, arXiv:1504.00941.
+    Source: Le, Jaitly and Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified
+    Linear Units", 2015, arXiv:1504.00941.
     """
 
     def __init__(
@@ -38,4 +38,5 @@ class PermutedImages(AugmentedImages):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         images, labels = super().__getitem__(index)
-        return images.reshape(len(images), -1, 1)[:, self.order], labels
+        pixels = images.reshape(len(images), -1, 1)[:, self.order]
+        return pixels / np.float32(255), labels

@@ -1,6 +1,6 @@
 """Tasks of symbols that need a memory: induction heads, copying and recall.
 
-Their batches are those of symbols.py, and targets are symbols: `classes` is `vocabulary`.
+Batches are described in symbols.py. Targets are symbols, so `classes` is `vocabulary`.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ class InductionHeads(SymbolTask):
 
     A sequence reads noise ‖ trigger ‖ target ‖ noise ‖ trigger, as in
     `keras_coffee.datasets.InductionHead`; here each sequence has a trigger of its own, so that none
-    can be learned by heart. It occurs twice; all other symbols, of `symbols` - 1 kinds, and all
-    positions of the first trigger are equally likely.
+    can be learned by heart. It occurs exactly twice. All triggers, all positions of the first one
+    and, elsewhere, all other symbols are equally likely.
 
     Args:
         length: Integer, at least 3. Defaults to 256. The source tests with 64 to 1,048,576.
@@ -61,8 +61,8 @@ class SelectiveCopying(SymbolTask):
         **kwargs: Those of `SymbolTask`; the source's batches are of 128.
 
     Source: github.com/athms/mad-lab, `configs/tasks/selective-copying.yml` and
-    `mad/data/instances.py`, whose symbols are one less; Poli et al., "Mechanistic Design and Scaling
-    of Hybrid Architectures", 2024, arXiv:2403.17844.
+    `mad/data/instances.py`, whose symbols are one less; Poli et al., "Mechanistic Design and
+    Scaling of Hybrid Architectures", 2024, arXiv:2403.17844.
     """
 
     def __init__(
@@ -91,13 +91,14 @@ class SelectiveCopying(SymbolTask):
 class InContextRecall(SymbolTask):
     """What comes after this key in this sequence? Asked at every key that was seen before.
 
-    A sequence is a row of pairs of key and value. Keys are 1 to `symbols // 2`, values the symbols
-    from there to `symbols`; in each sequence a key has one value, and all maps from keys to values
-    are equally likely. Each pair but the last is, with probability `noise`, two noise symbols,
-    `symbols + 1` to `symbols + noise_symbols`; one pair never is. The last key is one of those seen.
+    A sequence consists of pairs of key and value. Keys are 1 to `symbols // 2`, values are the
+    others up to `symbols`. In each sequence a key has one value, and all maps from keys to values
+    are equally likely. With probability `noise` a pair is replaced by two noise symbols, from
+    `symbols + 1` to `symbols + noise_symbols`. One pair is never replaced, nor is the last one,
+    whose key is drawn from those seen before.
 
-    Targets are the next symbols. In the split `"train"` all of them count, as in the source; in the
-    others only the values of keys that were seen before.
+    Targets are the next symbols. In the split `"train"` all of them count, as in the source. In the
+    others only the values of keys that were seen before count.
 
     Args:
         length: Even integer, at least 4. Defaults to 128. The last symbol is a target only, so that
@@ -138,7 +139,7 @@ class InContextRecall(SymbolTask):
         noisy = generator.random(shape) < self.noise
         noisy[rows, generator.integers(shape[1] - 1, size=self.batch_size)] = False
         noisy[:, -1] = False
-        # Each key's first pair, or none where it is only noise; the last pair is drawn anew.
+        # Which key each pair shows, none where it is noise. The last key is drawn from these.
         shown = (keys[:, :-1, None] == np.arange(1, kinds + 1)) & ~noisy[:, :-1, None]
         lots = generator.random((self.batch_size, kinds))
         keys[:, -1] = np.where(shown.any(axis=1), lots, -1).argmax(axis=1) + 1
@@ -159,20 +160,20 @@ class InContextRecall(SymbolTask):
 
 
 class AssociativeRecall(SymbolTask):
-    """Multi-query associative recall: what is this key's value? Asked once for each key.
+    """Multi-query associative recall (MQAR): what is this key's value? Asked once for each key.
 
     A sequence begins with `pairs` pairs of different keys, 1 to `symbols // 2 - 1`, and different
-    values, `symbols // 2` to `symbols - 1`. Then each key comes once more, at an even distance g =
-    0, 2, 4 ... from the end of the pairs; the keys take in turn distances that are left, with
-    probabilities in proportion to (g / 2 + 1)^(power - 1). All other places are filled with random
-    symbols, which may be keys, or with 0.
+    values, `symbols // 2` to `symbols - 1`. Then each key occurs once more, `2 * k` steps after the
+    pairs, with k = 0, 1, 2 and so on. The keys choose in turn among the places that are left, with
+    probabilities in proportion to (k + 1)^(power - 1). All other places are random symbols, which
+    may be keys, or 0.
 
     Args:
         length: Even integer, at least `4 * pairs`. Defaults to 64.
         pairs: Integer, at least 1, at most `symbols // 2 - 1`. Defaults to 4.
         symbols: Even integer, at least 4. Defaults to 8,192.
         power: Number from 0 to 1, where 1 makes all distances equally likely. Defaults to 0.01.
-        filled: Boolean. Defaults to True.
+        filled: Boolean, whether other places are random symbols. Defaults to True.
         **kwargs: Those of `SymbolTask`; the source's batches are of 256.
 
     Source: github.com/HazyResearch/zoology, `zoology/data/multiquery_ar.py`, which may fill with 0
@@ -221,6 +222,6 @@ class AssociativeRecall(SymbolTask):
 
     def _different(self, generator: np.random.Generator, count: int, rates: Any = 1.0):
         """For each sequence `pairs` of `count` numbers, drawn in turn, weighted by their rates."""
-        # Who rings first among clocks of these rates is who is drawn first.
+        # Clocks of these rates ring in the order of such draws: exponential times, sorted.
         times = -np.log1p(-generator.random((self.batch_size, count))) / rates
         return times.argsort(axis=1)[:, : self.pairs]
