@@ -442,7 +442,7 @@ def test_a_model_may_be_declared_to_treat_each_step_by_itself():
 
 def test_an_input_without_time_is_refused():
     inputs, scale = features(), keras.Input((), name="scale")
-    model = keras.Model([inputs, scale], [CoffeeLayer(2)(inputs), scale])
+    model = keras.Model([inputs, scale], [CoffeeLayer(2)(inputs), -scale])
     with pytest.raises(ValueError, match=r"'scale' has the shape \(None,\).*time as their second"):
         Stream(model)
 

@@ -23,6 +23,17 @@ class Call:
     states: list[str]
 
 
+def filled(structure: Any, values: dict[int, Any]) -> Any:
+    """A structure with values for its symbolic tensors, found by their `id`."""
+    # `keras.tree` would take longer than many of the operations that get it.
+    if isinstance(structure, dict):
+        return {name: filled(x, values) for name, x in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        kind = tuple if isinstance(structure, tuple) else list
+        return kind(filled(x, values) for x in structure)
+    return values.get(id(structure), structure)
+
+
 def symbols_of(structure: Any) -> list[keras.KerasTensor]:
     """The symbolic tensors in a structure."""
     return [x for x in keras.tree.flatten(structure) if isinstance(x, keras.KerasTensor)]

@@ -30,12 +30,19 @@ class Carrier(keras.layers.Layer, abc.ABC):
         self.autocast = False
         self.supports_masking = layer.supports_masking
         self.layer = layer
+        self._is_masked = is_masked
         self.has_time = getattr(layer, "return_sequences", True)
         repeats = layer.supports_masking and not getattr(layer, "zero_output_for_mask", False)
         self._width = outputs.shape[2 if self.has_time else 1 :] if is_masked and repeats else None
 
-    def build(self, inputs_shape: Shape, states_shape: Any) -> None:
+    def build(self, inputs_shape: Shape, states_shape: Any = None) -> None:
         self.built = True  # as the layer is
+
+    def __call__(self, inputs: Tensor, states: list[Tensor], mask: Tensor | None = None) -> Any:
+        # Without a mask Keras has nothing to add, and takes as long as the step.
+        if not self._is_masked:
+            return self.call(inputs, states)
+        return super().__call__(inputs, states, mask=mask)
 
     @abc.abstractmethod
     def initial(self, batch_size: int) -> list[Tensor]:
@@ -125,6 +132,10 @@ class KerasCarrier(Carrier):
         # `StackedRNNCells` nests the states of its cells.
         nested = keras.tree.map_structure(lambda _: 0, layer.get_initial_state(1))
         self._nested = functools.partial(keras.tree.pack_sequence_as, nested)
+
+    def build(self, inputs_shape: Shape, states_shape: Any = None) -> None:
+        self.rnn.build(inputs_shape)
+        super().build(inputs_shape)
 
     def initial(self, batch_size: int) -> list[Tensor]:
         return keras.tree.flatten(self.layer.get_initial_state(batch_size))

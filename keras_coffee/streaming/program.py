@@ -5,9 +5,10 @@ import inspect
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.streaming.call import Call, has_time, symbols_of
+from keras_coffee.streaming.call import Call, filled, has_time, symbols_of
 from keras_coffee.streaming.carriers import Carrier, carrier_class
 from keras_coffee.streaming.pointwise import check
 
@@ -25,6 +26,7 @@ class Program:
         self._times_called: collections.Counter[str] = collections.Counter()
         self.calls: list[Call] = []
         self.inputs = keras.tree.map_structure(_of_any_length, input_of(model))
+        self.flat_inputs = keras.tree.flatten(self.inputs)
         self.outputs = self._walk(model, self.inputs, "")
 
     @property
@@ -40,20 +42,17 @@ class Program:
     def run(self, inputs: list[Tensor], state: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         """Outputs for a block of steps, and the states after it."""
         new: dict[str, Tensor] = {}
-        values = dict(zip(map(id, keras.tree.flatten(self.inputs)), inputs, strict=True))
-
-        def value(x: Any) -> Any:
-            return values.get(id(x), x)
-
+        values = dict(zip(map(id, self.flat_inputs), inputs, strict=True))
         for call in self.calls:
-            args, kwargs = keras.tree.map_structure(value, (call.args, call.kwargs))
+            args, kwargs = filled(call.args, values), filled(call.kwargs, values)
             if call.states:
                 kwargs["states"] = [state[name] for name in call.states]
-            outputs = keras.tree.flatten(call.operation(*args, **kwargs))
+            outputs = call.operation(*args, **kwargs)
+            outputs = [outputs] if ops.is_tensor(outputs) else keras.tree.flatten(outputs)
             new.update(zip(call.states, outputs[1:], strict=False))
             # A layer that returns no states has fewer outputs than its carrier.
             values.update(zip(map(id, call.outputs), outputs, strict=False))
-        return keras.tree.map_structure(value, self.outputs), new
+        return keras.tree.map_structure(lambda x: values[id(x)], self.outputs), new
 
     def _walk(self, model: Any, inputs: Any, path: str) -> Any:
         """Appends the calls of a model on symbolic inputs, and returns its symbolic outputs."""
@@ -108,6 +107,7 @@ class Program:
         inputs, mask = call.args[0], given.get("mask")
         is_masked = mask is not None or _carries_mask(inputs)
         carrier = carrier_of(layer, inputs, call.outputs[0], is_masked)
+        carrier.build(inputs.shape)
         return Call(carrier, (inputs,), {"mask": mask}, call.outputs, carrier.state_names(path))
 
     def _path(self, path: str, operation: Any) -> str:

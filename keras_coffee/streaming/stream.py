@@ -136,9 +136,9 @@ class Stream:
             >>> model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(8, name="coffee")])
             >>> stream = Stream(model)
             >>> step = stream.as_model()
-            >>> results = step({"inputs": np.ones((2, 3)), **stream.get_initial_state(2)})
-            >>> {name: tuple(x.shape) for name, x in results.items()}
-            {'new.coffee': (2, 3, 8), 'outputs': (2, 3)}
+            >>> results = step({"inputs": ops.ones((2, 3)), **stream.get_initial_state(2)})
+            >>> results["outputs"].shape, results["new.coffee"].shape
+            ((2, 3), (2, 3, 8))
         """
         inputs = _named("inputs", self._program.inputs)
         specs = {name: ((*x.shape[2:],), x.dtype) for name, x in inputs.items()} | self._states
@@ -185,7 +185,7 @@ class Stream:
             inputs = [inputs]
         return [
             self._checked_input(ops.convert_to_tensor(x), symbol, axes)
-            for x, symbol in zip(inputs, keras.tree.flatten(symbols), strict=True)
+            for x, symbol in zip(inputs, self._program.flat_inputs, strict=True)
         ]
 
     def _check_structure(self, inputs: Any) -> None:
