@@ -322,9 +322,9 @@ def _parts(model: keras.Model) -> tuple[Any, list[Any], Any]:
 
 
 def _is_mamba(layer: Any) -> bool:
-    mixer = getattr(layer, "mixer", None)
-    is_mamba = isinstance(layer, Block) and isinstance(mixer, MambaMixer)
-    return is_mamba and mixer.mixer is None and mixer.convolution is not None
+    if not isinstance(layer, Block) or not isinstance(layer.mixer, MambaMixer):
+        return False
+    return layer.mixer.mixer is None and layer.mixer.convolution is not None
 
 
 def _head_of(model: keras.Model) -> str | None:
