@@ -74,12 +74,13 @@ def language_model(
         A. Gu and T. Dao, "Mamba", 2023, section 4.2, and the code that it comes with; O. Press and
         L. Wolf, "Using the Output Embedding to Improve Language Models", 2017.
     """
+    vocabulary_size = positive_integer("vocabulary_size", vocabulary_size)
     mixers = list(mixers)
     _check_arguments(vocabulary_size, mixers, head, pad_token_id)
     if embeddings_initializer is None:
         embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02)
     embedding = keras.layers.ReversibleEmbedding(
-        positive_integer("vocabulary_size", vocabulary_size),
+        vocabulary_size,
         positive_integer("dim", dim),
         tie_weights=head != "untied",
         embeddings_initializer=embeddings_initializer,
@@ -97,7 +98,7 @@ def language_model(
     return keras.Model(tokens, x if head is None else embedding(x, reverse=True), name=name)
 
 
-def _check_arguments(vocabulary_size: Any, mixers: list[Any], head: Any, pad_token_id: Any) -> None:
+def _check_arguments(vocabulary_size: int, mixers: list[Any], head: Any, pad_token_id: Any) -> None:
     if len({id(mixer) for mixer in mixers}) != max(len(mixers), 1):
         raise ValueError(
             "`mixers` must have a layer of its own for each block, received "
@@ -294,7 +295,7 @@ def _load(model: keras.Model, arrays: dict[str, np.ndarray]) -> None:
             f"{missing}; not known: {more}."
         )
     for name, weight in weights.items():
-        array = _turned(name, arrays[name])
+        array = np.array(_turned(name, arrays[name]))  # JAX would share the memory of `model`
         if array.shape != tuple(weight.shape):
             expected = _turned(name, np.empty(weight.shape)).shape
             raise ValueError(
