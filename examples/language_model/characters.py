@@ -1,0 +1,132 @@
+"""A language model learns a text character by character, and then writes on.
+
+The text is Python's own help, which comes with Python, or a file:
+
+    KERAS_BACKEND=torch python examples/language_model/characters.py --prompt "The statement "
+"""
+
+import argparse
+import math
+import os
+from pathlib import Path
+from pydoc_data import topics
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_coffee import CoffeeLayer, Stream
+from keras_coffee.layers import MambaMixer, MinGRU
+from keras_coffee.models import language_model
+
+# Characters outside of ASCII become question marks.
+VOCABULARY = 128
+MIXERS = {
+    "mamba": lambda dim: MambaMixer(16),
+    "coffee": lambda dim: MambaMixer(mixer=CoffeeLayer(16)),
+    "min-gru": lambda dim: MinGRU(dim),
+}
+
+
+def encode(text: str) -> np.ndarray:
+    """The characters as integers."""
+    return np.frombuffer(text.encode("ascii", "replace"), "uint8").astype("int32")
+
+
+def decode(tokens: np.ndarray) -> str:
+    """The text of integers."""
+    return bytes(tokens.astype("uint8")).decode("ascii")
+
+
+def rows_of(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pieces of the text, `(B, length + 1)`; of these the last tenth, to judge by."""
+    tokens = encode(text)
+    rows = tokens[: len(tokens) // (length + 1) * (length + 1)].reshape(-1, length + 1)
+    kept = max(1, len(rows) // 10)
+    return rows[:-kept], rows[-kept:]
+
+
+def choose(logits: np.ndarray, temperature: float, generator: np.random.Generator) -> int:
+    """The most likely token, or one drawn from the softmax of the logits over the temperature."""
+    scores = logits.astype("float64")
+    if temperature > 0:
+        # The largest of logits and Gumbel's noise is such a draw.
+        scores = scores / temperature + generator.gumbel(size=scores.shape)
+    return int(scores.argmax())
+
+
+def generate(
+    model: keras.Model, prompt: str, length: int, temperature: float = 0.0, seed: int = 0
+) -> str:
+    """What the model writes behind a prompt.
+
+    Args:
+        model: Made by `language_model`.
+        prompt: At least one character.
+        length: How many characters to write.
+        temperature: 0: always the most likely character. Otherwise one is drawn, with the logits
+            divided by it.
+        seed: Of what is drawn.
+    """
+    generator = np.random.default_rng(seed)
+    stream, written = Stream(model), []
+    logits, state = stream(encode(prompt)[None], stream.get_initial_state(batch_size=1))
+    last = logits[0, -1]
+    for _ in range(length):
+        written.append(choose(ops.convert_to_numpy(last), temperature, generator))
+        logits, state = stream.step(np.array(written[-1:], "int32"), state)
+        last = logits[0]
+    return decode(np.array(written))
+
+
+def train(text: str, arguments: argparse.Namespace) -> tuple[keras.Model, float]:
+    """A trained model, and its bits per character on the last tenth of the text."""
+    keras.utils.set_random_seed(arguments.seed)
+    mixers = [MIXERS[arguments.mixer](arguments.dim) for _ in range(arguments.blocks)]
+    model = language_model(VOCABULARY, arguments.dim, mixers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(arguments.learning_rate, clipnorm=1.0), loss)
+    rows, kept = rows_of(text, arguments.length)
+    history = model.fit(
+        rows[:, :-1],
+        rows[:, 1:],
+        batch_size=arguments.batch_size,
+        epochs=arguments.epochs,
+        validation_data=(kept[:, :-1], kept[:, 1:]),
+    )
+    return model, history.history["val_loss"][-1] / math.log(2)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What can be set."""
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--text", type=Path, help="a text file; by default Python's help")
+    p.add_argument("--mixer", choices=MIXERS, default="mamba")
+    p.add_argument("--dim", type=int, default=96, help="features between the blocks")
+    p.add_argument("--blocks", type=int, default=2)
+    p.add_argument("--length", type=int, default=128, help="characters in a row")
+    p.add_argument("--batch-size", type=int, default=16)
+    p.add_argument("--epochs", type=int, default=3)
+    p.add_argument("--learning-rate", type=float, default=0.004)
+    p.add_argument("--prompt", default="The statement ")
+    p.add_argument("--new", type=int, default=300, help="characters to write")
+    p.add_argument("--temperature", type=float, default=0.7)
+    p.add_argument("--seed", type=int, default=0)
+    return p
+
+
+def main(given: list[str] | None = None) -> None:
+    """Trains, and prints what the model writes, greedy and drawn."""
+    arguments = parser().parse_args(given)
+    text = arguments.text.read_text() if arguments.text else "\n".join(topics.topics.values())
+    model, bits = train(text, arguments)
+    print(f"{model.count_params()} parameters, {bits:.3f} bits per character")
+    for name, temperature in (("greedy", 0.0), ("drawn", arguments.temperature)):
+        written = generate(model, arguments.prompt, arguments.new, temperature, arguments.seed)
+        print(f"\n--- {name}\n{arguments.prompt}{written}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The character model: its text, what it learns, and what it writes."""
+
+from pathlib import Path
+
+import numpy as np
+import programs
+import pytest
+from recurrent import to_numpy
+
+FOLDER = Path(__file__).parents[2] / "examples" / "language_model"
+characters = programs.load_with_siblings(FOLDER / "characters.py")
+
+TEXT = "she sells sea shells. " * 120
+SMALL = "--dim 16 --blocks 1 --length 21 --epochs 8 --batch-size 8 --learning-rate 0.02".split()
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return characters.train(TEXT, characters.parser().parse_args(SMALL))
+
+
+def test_the_text_is_cut_into_rows():
+    text = "abcdefghijk é"
+    assert characters.decode(characters.encode(text)) == "abcdefghijk ?"
+    rows, kept = characters.rows_of(text, 3)
+    assert [characters.decode(row) for row in rows] == ["abcd", "efgh"]
+    assert [characters.decode(row) for row in kept] == ["ijk "]
+
+
+def test_it_learns_and_writes_what_the_whole_pass_says(trained):
+    model, bits = trained
+    assert bits < 1  # of 7 for characters that are all as likely
+    written = characters.generate(model, "she ", 30)
+    assert written[:18] == TEXT[4:22]
+    tokens = characters.encode("she " + written)
+    logits = to_numpy(model(tokens[None]))[0]
+    assert characters.decode(logits[3:-1].argmax(-1)) == written
+
+
+def test_what_is_drawn_has_a_seed_and_a_temperature(trained):
+    model, _ = trained
+    one, same, other = (
+        characters.generate(model, "s", 20, temperature=3.0, seed=seed) for seed in (1, 1, 2)
+    )
+    assert one == same != other
+    assert characters.generate(model, "s", 20, 1e-6) == characters.generate(model, "s", 20)
+
+
+def test_tokens_are_drawn_as_often_as_the_softmax_says():
+    generator, logits = np.random.default_rng(0), np.array([1.0, 3.0, -2.0, 2.0], "float32")
+    for temperature in (0.5, 1.5):
+        likely = np.exp(logits / temperature)
+        drawn = [characters.choose(logits, temperature, generator) for _ in range(4000)]
+        frequencies = np.bincount(drawn, minlength=4) / len(drawn)
+        # Four standard deviations.
+        np.testing.assert_allclose(frequencies, likely / likely.sum(), atol=4 * 0.5 / 4000**0.5)
+    assert characters.choose(logits, 0.0, generator) == 1
+
+
+def test_the_script_prints_both(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(TEXT)
+    options = [*SMALL, "--epochs", "1", "--mixer", "min-gru", "--prompt", "she", "--new", "5"]
+    characters.main([*options, "--text", str(tmp_path / "text.txt")])
+    output = capsys.readouterr().out
+    assert "parameters," in output and " bits per character" in output
+    assert output.count("\nshe") == 2 and "--- greedy" in output and "--- drawn" in output
