@@ -65,7 +65,7 @@ def language_model(
         >>> model = language_model(256, 32, [MambaMixer(8), MambaMixer(mixer=CoffeeLayer(8))])
         >>> model(np.array([[72, 105, 33]])).shape
         (1, 3, 256)
-        >>> stream = keras_coffee.Stream(model)
+        >>> stream = Stream(model)
         >>> logits, state = stream.step(np.array([72]), stream.get_initial_state(1))
         >>> logits.shape
         (1, 256)
@@ -93,7 +93,8 @@ def language_model(
     for i, mixer in enumerate(mixers):
         x = Block(mixer, epsilon=epsilon, dtype=dtype, name=f"block_{i}")(x, mask=mask)
     if mask is not None:
-        x = x[..., :]  # Keras passes no mask on here; its norm and head would warn that they can't.
+        # The new tensor carries no mask: Keras' norm and head would warn that they pass none on.
+        x = ops.multiply(x, 1)
     x = keras.layers.RMSNormalization(epsilon=epsilon, dtype=dtype, name="norm")(x)
     return keras.Model(tokens, x if head is None else embedding(x, reverse=True), name=name)
 
