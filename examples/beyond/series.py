@@ -78,12 +78,32 @@ def co2():
 
 
 def vowels():
-    """JapaneseVowels: nine speakers, 12 features, 7 to 29 steps, padded."""
-    train, test = (_sequences("JapaneseVowels", part) for part in ("TRAIN", "TEST"))
-    return Series(train, test, classes=9)
+    """JapaneseVowels: nine speakers, 12 features, 7 to 29 steps, padded; 270 and 370 sequences."""
+    return _classification("JapaneseVowels", classes=9)
+
+
+def appliances():
+    """ACSF1: the power that ten kinds of appliances take; 1,460 steps; 100 and 100 sequences."""
+    return _classification("ACSF1", classes=10)
+
+
+def motions():
+    """BasicMotions: four, 6 features of a watch, 100 steps; 40 and 40 sequences."""
+    return _classification("BasicMotions", classes=4)
+
+
+def leaves():
+    """OSULeaf: the outlines of six kinds of leaves, 427 steps; 200 and 242 sequences."""
+    return _classification("OSULeaf", classes=6)
+
+
+def demand():
+    """ItalyPowerDemand: is this day from October to March? 24 hours; 67 and 1,029 sequences."""
+    return _classification("ItalyPowerDemand", classes=2)
 
 
 TASKS = {function.__name__: function for function in (weather, seasonal, co2, vowels)}
+ARCHIVE = {function.__name__: function for function in (appliances, motions, leaves, demand)}
 
 
 def _forecasting(channels, steps, ahead, split):
@@ -100,8 +120,14 @@ def _windows(series, length):
     return np.lib.stride_tricks.sliding_window_view(series, length, axis=0).swapaxes(1, 2)
 
 
+def _classification(name, classes):
+    """A set of the UEA and UCR archives in its own split; its features are as in the file."""
+    train, test = (_sequences(name, part) for part in ("TRAIN", "TEST"))
+    return Series(train, test, classes=classes)
+
+
 def _sequences(name, part):
-    """Padded sequences and classes from a file of the UEA archive."""
+    """Padded sequences and classes from a file of the archive."""
     text = (_archive() / name / f"{name}_{part}.ts").read_text()
     _, _, lines = text.partition("@data")
     sequences, labels = [], []
