@@ -95,6 +95,7 @@ def train(text: str, arguments: argparse.Namespace) -> tuple[keras.Model, float]
         batch_size=arguments.batch_size,
         epochs=arguments.epochs,
         validation_data=(kept[:, :-1], kept[:, 1:]),
+        verbose=2,
     )
     return model, history.history["val_loss"][-1] / math.log(2)
 
