@@ -222,14 +222,17 @@ class S6Layer(StateSpaceLayer):
 
     def _projections(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What Δ, B and C are at every step, without the bias of Δ and its softplus."""
-        # One product of matrices for all three: each would read the inputs by itself. It is cut by
-        # slices, because `ops.split` on PyTorch asks for sizes that an exporter does not know.
         kernels = self.step_projection, self.input_projection, self.output_projection
-        projected = self.project(inputs, ops.concatenate(kernels, axis=1))
-        first = self.step_projection.shape[1]
-        second = first + self.n
-        delta, input_matrix = projected[..., :first], projected[..., first:second]
-        output_matrix = projected[..., second:]
+        if keras.distribution.distribution() is None:
+            # One product of matrices for all three: each would read the inputs by itself.
+            products = self.project(inputs, ops.concatenate(kernels, axis=1))
+            # Slices, because `ops.split` on PyTorch asks for sizes that an exporter does not know.
+            first = self.step_projection.shape[1]
+            second = first + self.n
+            delta, input_matrix = products[..., :first], products[..., first:second]
+            output_matrix = products[..., second:]
+        else:  # weights that are cut over devices differently would be gathered first
+            delta, input_matrix, output_matrix = (self.project(inputs, x) for x in kernels)
         if self.step_rank is not None:
             delta = self.project(delta, self.step_expansion)
         if self.use_projection_bias:
