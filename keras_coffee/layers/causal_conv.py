@@ -74,15 +74,12 @@ class CausalConv1D(RecurrentLayer):
         bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        self.use_bias = use_bias  # before the weights are asked for
+        self.use_bias, self._present = use_bias, {"bias": use_bias}
         if kernel_initializer is None:
             kernel_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         super().__init__(**handed_on(locals(), "kernel_size", "activation", "use_bias"))
         self.kernel_size = arguments.positive_integer("kernel_size", kernel_size)
         self.activation = keras.activations.get(activation)
-
-    def weight_specs(self) -> dict[str, WeightSpec]:
-        return {k: spec for k, spec in self.WEIGHTS.items() if self.use_bias or k != "bias"}
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((self.kernel_size - 1, dim))]

@@ -153,7 +153,7 @@ class CoffeeLayer(StateSpaceLayer):
             raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
         if input_gate not in INPUT_GATES:
             raise ValueError(f"`input_gate` must be one of {INPUT_GATES}, received {input_gate!r}.")
-        self._optional = {
+        self._present = {
             "input_matrix": use_input_matrix,
             "output_gate": output_filter,
             "gate_projection": input_gate is not None,
@@ -167,7 +167,7 @@ class CoffeeLayer(StateSpaceLayer):
         self.use_gate_bias = use_gate_bias
 
     def weight_specs(self) -> dict[str, WeightSpec]:
-        specs = {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
+        specs = super().weight_specs()
         if self.input_gate == "feature":
             specs["gate_projection"] = WeightSpec(("D",))
         return specs

@@ -57,6 +57,8 @@ class DeclaredWeights(keras.layers.Layer):
     """
 
     WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
+    # Whether a weight that is optional is there. A layer says it before `super().__init__`.
+    _present: Mapping[str, bool] = {}
 
     def __init__(self, **kwargs: Any):
         given = {
@@ -72,7 +74,7 @@ class DeclaredWeights(keras.layers.Layer):
 
     def weight_specs(self) -> dict[str, WeightSpec]:
         """The weights that this layer has, in the order in which they are created and saved."""
-        return dict(self.WEIGHTS)
+        return {k: spec for k, spec in self.WEIGHTS.items() if self._present.get(k, True)}
 
     def add_declared_weights(self, dim: int) -> None:
         """Creates the weights for inputs of `dim` features."""

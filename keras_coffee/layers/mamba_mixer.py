@@ -157,9 +157,6 @@ class MambaMixer(RecurrentLayer):
                 name="convolution",
             )
 
-    def weight_specs(self) -> dict[str, WeightSpec]:
-        return {k: spec for k, spec in self.WEIGHTS.items() if self._present.get(k, True)}
-
     def _length(self, axis: str | int, dim: int) -> int:
         inner, rank = self.expand * dim, self.step_rank
         rank = -(-dim // 16) if rank == "auto" else rank

@@ -74,7 +74,7 @@ class MinGRU(RecurrentLayer):
         bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        self.use_bias = use_bias  # before the weights are asked for
+        self.use_bias, self._present = use_bias, {"bias": use_bias}
         super().__init__(**handed_on(locals(), "units", "activation", "use_bias"))
         self.units = arguments.positive_integer("units", units)
         self.activation = (
@@ -85,9 +85,6 @@ class MinGRU(RecurrentLayer):
     def width(self) -> int:
         """Width of gate and candidate side by side."""
         return 2 * self.units
-
-    def weight_specs(self) -> dict[str, WeightSpec]:
-        return {k: spec for k, spec in self.WEIGHTS.items() if self.use_bias or k != "bias"}
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((self.units,))]

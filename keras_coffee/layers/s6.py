@@ -158,7 +158,7 @@ class S6Layer(StateSpaceLayer):
             )
         if step_rank not in (None, "auto"):
             step_rank = arguments.positive_integer("step_rank", step_rank)
-        self._optional = {
+        self._present = {
             "step_expansion": step_rank is not None,
             "step_bias": use_step_bias,
             "input_bias": use_projection_bias,
@@ -196,9 +196,6 @@ class S6Layer(StateSpaceLayer):
         added = {"use_step_bias": True, "step_rank": "auto", "use_projection_bias": True}
         added |= {"use_skip": True, "discretization": "mamba"}
         return cls(n, **{**added, "log_transition_initializer": "s4d_real", **kwargs})
-
-    def weight_specs(self) -> dict[str, WeightSpec]:
-        return {k: spec for k, spec in self.WEIGHTS.items() if self._optional.get(k, True)}
 
     def scan(
         self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
