@@ -48,10 +48,13 @@ class Suite:
     report: str
 
 
+PAPER = Suite("paper", ROWS, KNOWN, "report")
+
+
 def suite_of(names):
     """The suite of these names, and the names without the word for it."""
     if names[:1] != ["beyond"]:
-        return Suite("paper", ROWS, KNOWN, "report"), names
+        return PAPER, names
     sys.path.append(str(ROOT / "examples" / "beyond"))
     from experiments import ROWS as BEYOND
 
@@ -61,27 +64,27 @@ def suite_of(names):
 def main(argv=None):
     parser = make_parser()
     args = parser.parse_args(argv)
-    suite, args.names = suite_of(args.names)
+    args.suite, args.names = suite_of(args.names)
     if args.seeds < 1:
         parser.error("--seeds must be at least 1")
     if not args.budget_minutes >= 0:
         parser.error("--budget-minutes must not be negative")
     if "report" in args.names and (args.names != ["report"] or args.all or args.again):
         parser.error("report goes alone: it is about all runs that there are")
-    settle_folders(args, suite.name)
+    settle_folders(args)
     try:
-        act(parser, args, suite)
+        act(parser, args)
     except records.UnusableError as error:
         parser.error(str(error))
 
 
-def act(parser, args, suite):
+def act(parser, args):
     if args.list:
-        print("\n".join(f"{row.name:28} {row.label}" for row in suite.known))
+        print("\n".join(f"{row.name:28} {row.label}" for row in args.suite.known))
     elif args.names == ["report"]:
-        importlib.import_module(suite.report).write(suite.rows, args.results, args.docs)
+        importlib.import_module(args.suite.report).write(args.suite.rows, args.results, args.docs)
     else:
-        run_rows(chosen(parser, args, suite), args, suite)
+        run_rows(chosen(parser, args), args)
 
 
 def make_parser():
@@ -89,6 +92,7 @@ def make_parser():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    parser.set_defaults(suite=PAPER)
     add("names", nargs="*", metavar="NAME", help="tables, rows, or the word report")
     add("--all", action="store_true", help="every row")
     add("--list", action="store_true", help="name the rows and end")
@@ -103,16 +107,17 @@ def make_parser():
     return parser
 
 
-def settle_folders(args, name):
+def settle_folders(args):
     """Runs for a look, and runs for a second time, are kept apart from the others."""
     turn = "again" if args.again else ""
     base = ROOT / "outputs" / "smoke" if args.smoke else ROOT
-    args.results = (args.results or base / "results" / name) / turn
-    args.work = (args.work or base / "outputs" / name) / turn
+    args.results = (args.results or base / "results" / args.suite.name) / turn
+    args.work = (args.work or base / "outputs" / args.suite.name) / turn
     args.docs = args.docs or base / "docs"
 
 
-def chosen(parser, args, suite):
+def chosen(parser, args):
+    suite = args.suite
     tables = dict.fromkeys(row.table for row in suite.known)
     for name in {*args.names} - {row.name for row in suite.known} - tables.keys():
         parser.error(f"no table or row {name!r}; tables: {', '.join(tables)}; rows: --list")
@@ -124,8 +129,8 @@ def chosen(parser, args, suite):
     return rows
 
 
-def run_rows(rows, args, suite):
-    by_name = {row.name: row for row in suite.known}
+def run_rows(rows, args):
+    by_name = {row.name: row for row in args.suite.known}
     args.results.mkdir(parents=True, exist_ok=True)
     for row in dict.fromkeys(by_name[row.runs_of] for row in rows):
         experiment = row.experiment.smoke() if args.smoke else row.experiment
