@@ -66,8 +66,11 @@ TASKS = {
     "parity": Task(
         title="Parity",
         make=Parity,
-        train={"min_length": 1, "max_length": 16},
-        tests={"17 to 256 symbols": {"min_length": 17, "max_length": 256}},
+        train={"min_length": 3, "max_length": 20},
+        tests={
+            "21 to 128 symbols": {"min_length": 21, "max_length": 128},
+            "129 to 256 symbols": {"min_length": 129, "max_length": 256},
+        },
         epochs=15,
         batch_size=128,
         chance=0.5,
