@@ -100,7 +100,7 @@ TASKS = {
         make=ModularArithmetic,
         train={"min_length": 3, "max_length": 20},
         tests={"21 to 64 symbols": {"min_length": 21, "max_length": 64}},
-        epochs=20,
+        epochs=15,
         chance=0.2,
         works=("gru", "lstm"),
         why="Addition modulo 5 turns a state by a fifth, which a real diagonal multiplier cannot "
@@ -111,7 +111,7 @@ TASKS = {
         make=WordProblem,
         train={"group": "Z60", "length": 8},
         tests={"16 symbols": {"length": 16}},
-        epochs=20,
+        epochs=15,
         chance=1 / 60,
         works=("gru", "lstm"),
         why="Z60 is solvable, but has elements of order 3 and 5; a real diagonal multiplier has "
@@ -122,7 +122,7 @@ TASKS = {
         make=WordProblem,
         train={"group": "A5", "length": 8},
         tests={"16 symbols": {"length": 16}},
-        epochs=20,
+        epochs=15,
         chance=1 / 60,
         works=("gru", "lstm"),
         why="A5 is not solvable: it takes multipliers that do not commute, or a nonlinear state "
@@ -131,10 +131,10 @@ TASKS = {
     "copying": Task(
         title="Selective copying",
         make=SelectiveCopying,
-        train={"length": 48, "copied": 6},
+        train={"length": 32, "copied": 4, "symbols": 8},
         tests={"96 symbols": {"length": 96}},
-        epochs=20,
-        chance=1 / 14,
+        epochs=15,
+        chance=1 / 6,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
         why="A state that latches keeps what was written first, so COFFEE can keep the symbols "
         "apart by their order. Where the gate sees the symbol alone it does not know which of "
@@ -143,10 +143,10 @@ TASKS = {
     "recall": Task(
         title="In-context recall",
         make=InContextRecall,
-        train={"length": 48},
-        tests={"128 symbols": {"length": 128}},
-        epochs=20,
-        chance=1 / 8,
+        train={"length": 32, "symbols": 8},
+        tests={"96 symbols": {"length": 96}},
+        epochs=15,
+        chance=1 / 4,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
         why="At a value its key has to be known, which was the symbol before. One layer knows it "
         "only if its gate sees its own state, for there is no convolution here.",
@@ -154,33 +154,33 @@ TASKS = {
     "noisy": Task(
         title="In-context recall with noise",
         make=InContextRecall,
-        train={"length": 48, "noise_symbols": 16, "noise": 0.2},
-        tests={"128 symbols": {"length": 128}},
-        epochs=20,
-        chance=1 / 8,
+        train={"length": 32, "symbols": 8, "noise_symbols": 8, "noise": 0.2},
+        tests={"96 symbols": {"length": 96}},
+        epochs=15,
+        chance=1 / 4,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
         why="As without noise.",
     ),
     "mqar": Task(
         title="Multi-query associative recall",
         make=AssociativeRecall,
-        train={"length": 32, "pairs": 4, "symbols": 32},
-        tests={"64 symbols": {"length": 64}},
-        epochs=20,
-        chance=1 / 16,
+        train={"length": 24, "pairs": 3, "symbols": 16},
+        tests={"48 symbols": {"length": 48}},
+        epochs=15,
+        chance=1 / 8,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
         why="As in-context recall.",
     ),
     "induction": Task(
         title="Induction heads, each sequence with a trigger of its own",
         make=InductionHeads,
-        train={"length": 64},
+        train={"length": 32, "symbols": 8},
         tests={
             f"{length:,} symbols": {"length": length} for length in (256, 1024, 4096, 16384, 65536)
         },
-        epochs=30,
+        epochs=20,
         test_sequences=512,
-        chance=1 / 15,
+        chance=1 / 7,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
         why="The trigger is not known before the end, so what followed each symbol has to be kept. "
         "A symbol arms a state, which latches what comes next.",
