@@ -96,7 +96,7 @@ TASKS = {
         "ignored is closed to the next write. The decay of LRU is constant.",
     ),
     "arithmetic": Task(
-        title="Modular arithmetic, modulo 5, without brackets",
+        title="Modular arithmetic",
         make=ModularArithmetic,
         train={"min_length": 3, "max_length": 20},
         tests={"21 to 64 symbols": {"min_length": 21, "max_length": 64}},
@@ -107,7 +107,7 @@ TASKS = {
         "do, and a product kept back multiplies one state by another.",
     ),
     "z60": Task(
-        title="Word problem of Z60",
+        title="Z60",
         make=WordProblem,
         train={"group": "Z60", "length": 8},
         tests={"16 symbols": {"length": 16}},
@@ -118,7 +118,7 @@ TASKS = {
         "order 1 or 2. The sum without the modulus can be kept, but grows beyond training.",
     ),
     "a5": Task(
-        title="Word problem of A5",
+        title="A5",
         make=WordProblem,
         train={"group": "A5", "length": 8},
         tests={"16 symbols": {"length": 16}},
@@ -141,7 +141,7 @@ TASKS = {
         "them it is.",
     ),
     "recall": Task(
-        title="In-context recall",
+        title="Recall in context",
         make=InContextRecall,
         train={"length": 32, "symbols": 8},
         tests={"96 symbols": {"length": 96}},
@@ -152,7 +152,7 @@ TASKS = {
         "only if its gate sees its own state, for there is no convolution here.",
     ),
     "noisy": Task(
-        title="In-context recall with noise",
+        title="Recall in noise",
         make=InContextRecall,
         train={"length": 32, "symbols": 8, "noise_symbols": 8, "noise": 0.2},
         tests={"96 symbols": {"length": 96}},
@@ -162,17 +162,17 @@ TASKS = {
         why="As without noise.",
     ),
     "mqar": Task(
-        title="Multi-query associative recall",
+        title="Multi-query recall",
         make=AssociativeRecall,
         train={"length": 24, "pairs": 3, "symbols": 16},
         tests={"48 symbols": {"length": 48}},
         epochs=15,
         chance=1 / 8,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
-        why="As in-context recall.",
+        why="As recall in context.",
     ),
     "induction": Task(
-        title="Induction heads, each sequence with a trigger of its own",
+        title="Induction heads",
         make=InductionHeads,
         train={"length": 32, "symbols": 8},
         tests={
