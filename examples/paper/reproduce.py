@@ -18,9 +18,9 @@ import pathlib
 import keras
 import records
 import training
-from rows import CURVES, PLAIN, ROWS, TRIED
+from rows import CURVES, PLAIN, RIVALS, ROWS, TRIED
 
-KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES]
+KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES, *RIVALS]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
