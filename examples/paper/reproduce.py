@@ -18,7 +18,8 @@ import pathlib
 import keras
 import records
 import training
-from rows import CURVES, PLAIN, RIVALS, ROWS, TRIED
+from rivals import RIVALS
+from rows import CURVES, PLAIN, ROWS, TRIED
 
 KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES, *RIVALS]
 ROOT = pathlib.Path(__file__).resolve().parents[2]

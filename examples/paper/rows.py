@@ -242,29 +242,3 @@ CURVES = [
     Row("curve-s6", "S6", S6(steps=500, epochs=40), None),
 ]
 CURVES += [plain(row) for row in CURVES]
-
-
-# Tables 1 and 3 with other layers and starts, each at three learning rates, for at most twice the
-# steps that the paper gives COFFEE in Table 1.
-RIVAL_LAYERS = {
-    "coffee": {},
-    "coffee-series": {},
-    "s6": {"unit_symbol": None, "embeddings": "standard_normal"},
-    "s6-series": {"unit_symbol": None, "embeddings": "standard_normal"},
-    "s6-mamba": {"unit_symbol": None, "embeddings": "standard_normal"},
-    "gru": {"dim": 8},
-    "lstm": {"dim": 7},
-}
-RIVAL_RATES = (0.003, 0.01, 0.03)
-Short = functools.partial(InductionHeads, steps=2_500, epochs=8)
-RIVALS = [
-    Row(
-        f"rivals-noise{noise}-{layer}-{rate}",
-        f"{layer}, {noise} symbols of noise, a learning rate of {rate}",
-        Short(layer=layer, noise_length=noise, learning_rate=rate, **settings),
-        None,
-    )
-    for noise in (0, 1)
-    for layer, settings in RIVAL_LAYERS.items()
-    for rate in RIVAL_RATES
-]
