@@ -1,6 +1,7 @@
 # make demo    COFFEE learns the induction-head task (KERAS_BACKEND=torch make demo: on PyTorch)
 # make test    format, lint, types, and the whole suite once per backend
 # make reproduce ARGS="table1 --seeds 3"    rows of the paper; ARGS=--list names them
+# make reproduce ARGS="beyond parity"       tasks beyond the paper, with every mixer
 # make reproduce-smoke                      a few steps of each of them
 # make starts ARGS="weather --seeds 1"      where layers start, compared on series
 # make search ARGS="induction-heads"        hyperparameters, by KerasTuner
