@@ -25,9 +25,10 @@ import sys
 import keras
 import records
 import training
+from rivals import RIVALS
 from rows import CURVES, PLAIN, ROWS, TRIED
 
-KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES]
+KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES, *RIVALS]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
