@@ -1,4 +1,4 @@
-"""The site works from disk and without a network; a page that loads anything from elsewhere fails."""
+"""The site works from disk and without a network; a page that loads from elsewhere is an error."""
 
 import logging
 import re
