@@ -58,7 +58,7 @@ class DeclaredWeights(keras.layers.Layer):
     """
 
     WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
-    # Whether a weight that is optional is there. A layer says it before `super().__init__`.
+    # Which optional weights exist. A layer sets it before `super().__init__`.
     _present: Mapping[str, bool] = {}
 
     def __init__(self, **kwargs: Any):
@@ -69,7 +69,7 @@ class DeclaredWeights(keras.layers.Layer):
         }
         arguments.check_known(type(self), kwargs, of_keras=LayerOptions.__annotations__)
         super().__init__(**kwargs)
-        # Not for weights that are not there: each initializer made draws a seed.
+        # Not for absent weights: each initializer that is made draws a seed.
         for name in self.weight_specs():
             for kind, module in _RULES.items():
                 setattr(self, f"{name}_{kind}", module.get(given[name, kind]))
@@ -87,8 +87,8 @@ class DeclaredWeights(keras.layers.Layer):
                 initializer=getattr(self, f"{name}_initializer"),
                 regularizer=getattr(self, f"{name}_regularizer"),
                 constraint=getattr(self, f"{name}_constraint"),
-                # The recurrence accumulates in float32 whatever the inputs are, and rounding its
-                # weights first would waste that.
+                # The recurrence always accumulates in float32; rounding its weights first would
+                # waste that.
                 autocast=False,
             )
             setattr(self, name, weight)
