@@ -1,7 +1,7 @@
 """Recurrent state-space layers with feedback for Keras 3, on JAX, TensorFlow and PyTorch."""
 
-import importlib
-from types import ModuleType
+import importlib as _importlib
+from types import ModuleType as _ModuleType
 
 from keras_coffee import backend as _backend  # noqa: F401  First: it says which backend is missing.
 from keras_coffee import callbacks as callbacks
@@ -21,8 +21,8 @@ from keras_coffee.layers import S6Layer as S6Layer
 from keras_coffee.streaming import Stream as Stream
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> _ModuleType:
     """`keras_coffee.visualization`, imported when it is asked for: it needs matplotlib."""
     if name == "visualization":
-        return importlib.import_module("keras_coffee.visualization")
+        return _importlib.import_module("keras_coffee.visualization")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
