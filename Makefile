@@ -69,7 +69,7 @@ notebooks: .venv/installed-dev
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DRY_RUN=1 OMP_NUM_THREADS=1 \
 		$(RUN) -m pytest --nbmake --nbmake-timeout=300 examples/notebooks $(ARGS)
 
-docs: .venv/installed-dev
+docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo "Open outputs/site/index.html."
 
@@ -175,6 +175,14 @@ $(RUN):
 
 .venv/installed-search-%: .venv/installed-demo-%
 	$(INSTALL) --editable ".[plots,tuner]"
+	touch $@
+
+# What MkDocs needs, without this package, Keras or a framework: the sources are read, not imported.
+DOCS := import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]
+DOCS += ; print(*extras["optional-dependencies"]["docs"], sep="\n")
+.venv/installed-docs: pyproject.toml constraints.txt | $(RUN)
+	$(RUN) -c '$(DOCS)' > .venv/docs.txt
+	$(INSTALL) --requirement .venv/docs.txt
 	touch $@
 
 .venv/installed-dev: pyproject.toml constraints.txt | $(RUN)
