@@ -4,7 +4,7 @@ import contextlib
 
 import keras
 import numpy as np
-from gradients import value_and_gradients
+from gradients import differentiated
 from keras import ops
 from rounding import Rounded, assert_agrees
 
@@ -98,7 +98,11 @@ def differentiate(scan, arrays, cotangents):
     The results come from the very run that is differentiated: they are the gradients by the
     cotangents.
     """
-    names = list(arrays)
+    return differentiated_scan(scan, list(arrays))(arrays, cotangents)
+
+
+def differentiated_scan(scan, names):
+    """`differentiate` as a function of arrays of these names and cotangents: compiled once."""
 
     def loss(*tensors):
         results = scan(**dict(zip(names, tensors, strict=False)))
@@ -106,11 +110,16 @@ def differentiate(scan, arrays, cotangents):
         pairs = zip(results, tensors[len(names) :], strict=True)
         return sum(_inner(result, cotangent) for result, cotangent in pairs)
 
-    _, gradients = value_and_gradients(loss, *arrays.values(), *cotangents)
-    # JAX's gradient by a + ib is dL/da - i dL/db, the conjugate of the others'.
-    if keras.backend.backend() == "jax":
-        gradients = [np.conj(gradient) for gradient in gradients]
-    return gradients[len(names) :], dict(zip(names, gradients, strict=False))
+    run_back = differentiated(loss)
+
+    def run(arrays, cotangents):
+        _, gradients = run_back(*(arrays[name] for name in names), *cotangents)
+        # JAX's gradient by a + ib is dL/da - i dL/db, the conjugate of the others'.
+        if keras.backend.backend() == "jax":
+            gradients = [np.conj(gradient) for gradient in gradients]
+        return gradients[len(names) :], dict(zip(names, gradients, strict=False))
+
+    return run
 
 
 def _inner(result, cotangent):

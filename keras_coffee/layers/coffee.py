@@ -173,7 +173,11 @@ class CoffeeLayer(StateSpaceLayer):
         return specs
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         return coffee_scan(
             inputs,
@@ -182,6 +186,7 @@ class CoffeeLayer(StateSpaceLayer):
             feedback=self.feedback,
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )
