@@ -122,6 +122,44 @@ def differentiated_scan(scan, names):
     return run
 
 
+def in_pieces(scan, reset):
+    """What a scan with resets must be: each piece of a row alone, from zeros after a reset."""
+
+    def run(initial_state, **tensors):
+        rows = []
+        for row, begins in enumerate(reset):
+            starts = sorted({0, *np.flatnonzero(begins)})
+            outputs, state = [], initial_state[row : row + 1]
+            for start, stop in zip(starts, [*starts[1:], len(begins)], strict=True):
+                state = ops.zeros_like(state) if begins[start] else state
+                piece = {
+                    name: x[row : row + 1, start:stop] if len(x.shape) == 3 else x
+                    for name, x in tensors.items()
+                }
+                output, state = scan(initial_state=state, **piece)
+                outputs.append(output)
+            rows.append((ops.concatenate(outputs, axis=1), state))
+        return tuple(ops.concatenate(parts, axis=0) for parts in zip(*rows, strict=True))
+
+    return run
+
+
+def assert_same(scan, expected_scan, arrays, dtype="float64", tolerance=1e-12):
+    """Two scans agree in values and gradients, to a part of the largest element of each."""
+    cotangents = cotangents_of(arrays)
+    if dtype == "float64":
+        arrays = {name: widened(array) for name, array in arrays.items()}
+        cotangents = [widened(x) for x in cotangents]
+    with precision(dtype):
+        results, gradients = differentiate(scan, arrays, cotangents)
+        expected_results, expected = differentiate(expected_scan, arrays, cotangents)
+    pairs = {f"result {k}": x for k, x in enumerate(zip(results, expected_results, strict=True))}
+    for name, pair in (pairs | {k: (gradients[k], expected[k]) for k in arrays}).items():
+        actual, exact = pair
+        scale = max(abs(exact).max(), tolerance)
+        np.testing.assert_allclose(actual / scale, exact / scale, 0, tolerance, err_msg=name)
+
+
 def _inner(result, cotangent):
     if "complex" not in keras.backend.standardize_dtype(result.dtype):
         # TensorFlow adds no two dtypes.
