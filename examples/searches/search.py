@@ -6,7 +6,7 @@
         --objective fewest-parameters --trials 30 --only feedback=sigmoid --results
 
 The same command goes on with a search that was interrupted; with more --trials, beyond its end.
-docs/searches.md has the spaces and what was found. Needs the extras tuner and plots.
+README.md has the spaces and what was found. Needs the extras tuner and plots.
 """
 
 import argparse

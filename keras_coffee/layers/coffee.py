@@ -81,7 +81,7 @@ class CoffeeLayer(StateSpaceLayer):
         "Context-Selective State Space Models: Feedback is All You Need", section 3, equations
         (Delta-feedback) and (final_model); for `start="paper"`, appendix "Results on the Induction
         Head Task (IH)", subsection "Models Initialization". `input_gate` and `use_gate_bias` are
-        not in the paper. docs/starts.md compares the starts.
+        not in the paper. docs/building.md compares the starts.
     """
 
     KIND = "nonlinear"

@@ -68,7 +68,7 @@ class S6Layer(StateSpaceLayer):
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", equation (S6_model) and
         appendix "The S6 state space model"; A. Gu and T. Dao, "Mamba", 2023, section 3.
-        docs/starts.md compares the starts.
+        docs/building.md compares the starts.
     """
 
     WEIGHTS = {

@@ -35,12 +35,15 @@ def test_other_shapes_and_another_number_of_arrays(measuring):
         measuring.differences(answers()[:2], answers())
 
 
-def test_sides_take_turns_and_alternate_who_is_first(measuring):
+def test_sides_take_turns_and_follow_each_other_evenly(measuring):
     calls = []
-    runs = [lambda: calls.append("a"), lambda: calls.append("b")]
-    times = measuring.take_turns(runs, [3, 3])
-    assert calls == ["a", "b", "b", "a", "a", "b"]
-    assert [list(side) for side in times] == [[0, 1, 2]] * 2
+    runs = [lambda side=side: calls.append(side) for side in range(3)]
+    times = measuring.take_turns(runs, [300] * 3)
+    assert all(sorted(calls[i : i + 3]) == [0, 1, 2] for i in range(0, 900, 3))
+    for side in range(3):
+        before = [calls[i - 1] for i in range(1, 900) if calls[i] == side]
+        assert all(before.count(other) > 75 for other in range(3) if other != side)
+    assert [list(side) for side in times] == [list(range(300))] * 3
     assert all(len(time) == 2 for side in times for time in side.values())
 
 
