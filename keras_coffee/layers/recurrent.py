@@ -387,7 +387,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             cell: The recurrence, with the layer's weights.
             inputs: What its step takes, `(B, T, ...)`, as tensor or tree.
             initial_state: As `scan` gets it. None: zeros.
-            mask, reset: As `scan` gets them.
+            mask: As `scan` gets it.
+            reset: As `scan` gets it.
 
         Returns:
             Outputs and the final state, as `scan` returns them.

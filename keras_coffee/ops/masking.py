@@ -46,9 +46,7 @@ def fill_masked(x: Tensor, mask: Tensor | None, value: float) -> Tensor:
     return backend.where(align(mask, x), x, filling)
 
 
-def zero_before_first(
-    outputs: Tensor, mask: Tensor | None, reset: Tensor | None = None
-) -> Tensor:
+def zero_before_first(outputs: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
     """Outputs with zeros until the first step that counts, as there is none yet to repeat."""
     if mask is None:
         return outputs
@@ -58,7 +56,7 @@ def zero_before_first(
 
 
 def repeat_last(x: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
-    """`x`, `(B, T, ...)`, with its last value that counts at masked steps; zero before the first."""
+    """`x`, `(B, T, ...)`, with its last value that counts at masked steps, or zero."""
     if mask is None or 0 in x.shape:
         return x
     if "complex" in str(x.dtype):  # PyTorch picks no complex numbers

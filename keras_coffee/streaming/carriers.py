@@ -104,9 +104,7 @@ class Carrier(keras.layers.Layer, abc.ABC):
         return [previous_mask if self.has_time else None]
 
 
-def _repeat(
-    held: Tensor, outputs: Tensor, mask: Tensor | None, reset: Tensor | None
-) -> Tensor:
+def _repeat(held: Tensor, outputs: Tensor, mask: Tensor | None, reset: Tensor | None) -> Tensor:
     """Outputs with `held` before the first step that counts, or at which a sequence begins."""
     if mask is None:
         return outputs

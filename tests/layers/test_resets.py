@@ -17,7 +17,7 @@ from keras_coffee.streaming import Stream
 
 BATCH, LENGTH, DIM = SHAPE = 2, 9, 3
 INPUTS = random_inputs(*SHAPE)
-# Each row twice: with a reset in its middle and one at its first step.
+# In the middle of the first row twice, and at the first step of the second.
 RESET = np.zeros((BATCH, LENGTH), bool)
 RESET[0, [4, 5]] = RESET[1, 0] = True
 # The same steps in programs of other shapes.
@@ -44,7 +44,9 @@ class Comparison:
             marks = {"mask": mask} if reset is None else {"mask": mask, "reset": reset}
             states = [given[state] for state in self.states]
             weights = [given[name] for name in self.weights]
-            return tuple(layer.stateless_call(weights, [], inputs, initial_state=states, **marks)[0])
+            return tuple(
+                layer.stateless_call(weights, [], inputs, initial_state=states, **marks)[0]
+            )
 
         names = ["inputs", *self.states, *self.weights, "mask"]
         self.on_pieces = differentiated_scan(scan, names)
@@ -161,3 +163,83 @@ def test_values_and_gradients_are_those_of_the_pieces_alone(name):
         comparison.check(reset, mask)
 
     check()
+
+
+def test_backwards_each_sequence_is_read_from_its_end():
+    layer = randomized(make("coffee-all", return_state=True))
+    backwards = with_weights_of(layer, go_backwards=True)
+    actual = to_numpy(backwards(INPUTS, reset=RESET))
+    # From the last piece to the first, and each of them from its end.
+    turned = np.zeros_like(RESET)
+    turned[0, [LENGTH - 5, LENGTH - 4]] = True
+    expected = to_numpy(layer(INPUTS[:, ::-1], reset=turned))
+    for x, y in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(x, y, **CLOSE)
+
+
+@pytest.mark.parametrize("zero_output_for_mask", [False, True])
+def test_nothing_is_repeated_from_another_sequence(zero_output_for_mask):
+    layer = randomized(make("s6-all", zero_output_for_mask=zero_output_for_mask))
+    mask = np.ones((BATCH, LENGTH), bool)
+    mask[0, 4:7] = mask[1, 3] = False
+    outputs = to_numpy(layer(INPUTS, mask=mask, reset=RESET))
+    assert not outputs[0, 4:7].any()
+    repeated = 0 * outputs[1, 2] if zero_output_for_mask else outputs[1, 2]
+    np.testing.assert_array_equal(outputs[1, 3], repeated)
+
+
+def test_a_stateful_layer_drops_what_it_carries():
+    layer = randomized(make("lru"))
+    stateful = with_weights_of(layer, stateful=True, batch_size=BATCH)
+    stateful(INPUTS)
+    outputs = to_numpy(stateful(INPUTS, reset=RESET))
+    first = to_numpy(layer(INPUTS[1:]))
+    np.testing.assert_allclose(outputs[1:], first, **CLOSE)
+    assert not np.allclose(outputs[0, :4], to_numpy(layer(INPUTS))[0, :4], atol=1e-2)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Two layers, one behind a mask, both with resets that are an input."""
+    inputs, reset = keras.Input((None, DIM)), keras.Input((None,), dtype="bool")
+    masked = keras.layers.Masking(0.0)(inputs)
+    hidden = randomized(make("coffee-all", name="first"))(masked, reset=reset)
+    outputs = Block(make("s6-all"), name="second")(hidden, reset=reset)
+    return keras.Model([inputs, reset], outputs)
+
+
+def test_in_a_model_resets_are_an_input_beside_the_mask(model):
+    padded = np.where(np.arange(LENGTH)[:, None] == 4, 0, INPUTS)
+    outputs = to_numpy(model([padded, RESET]))
+    mask = np.arange(LENGTH)[None] != 4
+    first, second = (model.get_layer(name) for name in ("first", "second"))
+    marks = {"mask": np.repeat(mask, BATCH, axis=0), "reset": RESET}
+    expected = second(first(padded, **marks), **marks)
+    np.testing.assert_allclose(outputs, to_numpy(expected), **CLOSE)
+    assert not np.allclose(outputs, to_numpy(model([padded, RESET & False])), atol=1e-3)
+
+
+def test_a_stream_of_pieces_is_the_whole_sequence(model):
+    padded = np.where(np.arange(LENGTH)[:, None] == 4, 0, INPUTS)
+    stream = Stream(model)
+    state, found = stream.get_initial_state(BATCH), []
+    # A piece begins with a reset at a masked step, and the next one with another.
+    for start, stop in ((0, 4), (4, 5)):
+        outputs, state = stream([padded[:, start:stop], RESET[:, start:stop]], state)
+        found.append(to_numpy(outputs))
+    for t in range(5, LENGTH):
+        outputs, state = stream.step([padded[:, t], RESET[:, t]], state)
+        found.append(to_numpy(outputs)[:, None])
+    expected = to_numpy(model([padded, RESET]))
+    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, **CLOSE)
+
+
+def test_resets_of_another_shape_are_an_error():
+    layer = make("min-gru")
+    with pytest.raises(ValueError, match=r"`reset` must have shape \(2, 9\), received"):
+        layer(INPUTS, reset=RESET[:, 1:])
+
+
+def test_a_layer_of_ones_own_that_takes_no_resets_says_so():
+    with pytest.raises(ValueError, match="takes no `reset`. Give it this argument"):
+        make("two-states", name="mine")(INPUTS, reset=RESET)

@@ -53,3 +53,116 @@ def check(scan, arrays, **options):
 )
 def test_scans_by_each_solver(scan, arrays, options):
     check(scan, arrays, **options)
+
+
+# Recurrences of one's own.
+
+
+def weights_of(*shapes):
+    generator = np.random.default_rng(2)
+    names = ("recurrent", "kernel", "bias")
+    return {
+        name: 0.7 * generator.normal(size=shape).astype("float32")
+        for name, shape in zip(names, shapes, strict=True)
+    }
+
+
+CELLS = {
+    DiagonalGRUCell: weights_of((3, 4), (DIM, 12), (3, 4)),
+    ElmanCell: weights_of((4, 4), (DIM, 4), (4,)),
+}
+
+
+def own_arrays(cell):
+    generator = np.random.default_rng(3)
+    own = {"inputs": (BATCH, LENGTH, DIM), "initial_state": (BATCH, 4)}
+    return {k: generator.normal(size=x).astype("float32") for k, x in own.items()} | CELLS[cell]
+
+
+def scan_of(cell, scan=cell_scan):
+    def run(inputs, initial_state, reset=None, **rest):
+        weights = {name: rest.pop(name) for name in CELLS[cell]}
+        return scan(cell(**weights), inputs, initial_state, reset=reset, **rest)
+
+    return run
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_any_cell_in_the_driver(cell, recompute):
+    check(scan_of(cell), own_arrays(cell), recompute=recompute)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_trajectory_by_newtons_method(cell):
+    def states(cell, inputs, initial_state, *, solver="sequential", **marks):
+        found = nonlinear_scan(cell, inputs, initial_state, solver=solver, **marks).states
+        return found, found[:, -1]
+
+    check(scan_of(cell, states), own_arrays(cell), solver=Newton(window=4))
+
+
+@dataclasses.dataclass(frozen=True)
+class Two(Cell):
+    """Two states in a dictionary, one of them complex."""
+
+    decay: Any
+
+    def step(self, state, inputs):
+        turned = self.decay * (0.6 + 0.5j) * state["z"] + ops.cast(inputs, state["z"].dtype)
+        return {"s": 0.5 * state["s"] + ops.real(turned), "z": turned}
+
+    def read(self, state, inputs):
+        return state["s"] + ops.imag(state["z"])
+
+
+def test_every_state_of_a_tree_begins_at_zero():
+    inputs = np.random.default_rng(4).normal(size=(BATCH, LENGTH, DIM)).astype("float32")
+    first = {"s": np.ones((BATCH, DIM), "float32"), "z": np.ones((BATCH, DIM), "complex64")}
+    cell = Two(ops.ones((DIM,), "complex64"))
+    outputs, final = cell_scan(cell, inputs, first, reset=RESET)
+    for row, begins in enumerate(RESET):
+        s, z = (0 if begins[0] else 1), (0 if begins[0] else 1)
+        for t in range(LENGTH):
+            s, z = (0, 0) if begins[t] else (s, z)
+            z = (0.6 + 0.5j) * z + inputs[row, t]
+            s = 0.5 * s + z.real
+            actual = ops.convert_to_numpy(outputs)[row, t]
+            np.testing.assert_allclose(actual, s + z.imag, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(ops.convert_to_numpy(final["z"])[row], z, rtol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["sequential", "associative"])
+def test_linear_scans_in_both_directions(solver):
+    generator = np.random.default_rng(5)
+    arrays = {"inputs": generator.normal(size=(BATCH, LENGTH, DIM)).astype("float32")}
+    arrays["decay"] = generator.normal(size=(1, 1, DIM)).astype("float32")
+    arrays["initial_state"] = generator.normal(size=(BATCH, DIM)).astype("float32")
+    # One decay for all steps is no piece of a row.
+    scan = functools.partial(linear_scan, solver=solver)
+    forwards = in_pieces(lambda decay, **rest: scan(decay, **rest), RESET)
+
+    def expected(decay, **rest):
+        return forwards(decay=decay[0, 0], **rest)
+
+    def backwards(inputs, **rest):
+        states, final = scan(inputs=inputs[:, ::-1], reset=RESET[:, ::-1], reverse=True, **rest)
+        return states[:, ::-1], final
+
+    assert_same(functools.partial(scan, reset=RESET), expected, arrays)
+    if solver == "sequential":
+        assert_same(backwards, expected, arrays)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("scan", "arrays"), [(coffee_scan, COFFEE), (selective_scan, SELECTIVE)], ids=["coffee", "s6"]
+)
+def test_what_is_not_finite_stays_in_its_sequence(scan, arrays, value):
+    inputs = arrays["inputs"].copy()
+    inputs[0, 1] = value
+    clean = ops.convert_to_numpy(scan(**arrays, reset=RESET)[0])
+    outputs = ops.convert_to_numpy(scan(**arrays | {"inputs": inputs}, reset=RESET)[0])
+    assert not np.isfinite(outputs[0, 1:4]).any()
+    outputs[0, 1:4] = clean[0, 1:4]
+    np.testing.assert_array_equal(outputs, clean)

@@ -5,9 +5,10 @@
     linear_forward(decay, inputs, state, reverse) -> states
     linear_backward(grad_states, states, decay, state, reverse) -> gradients
 
-The tensors are sequences, weights and state, in lists as `recurrence.split` makes them. States are kept before every `keep`-th step, one flat array for each tensor of the
-state, empty if `keep` is 0; in the order (chunks, B, ...), except for kernels in Pallas. Gradients
-are those by all tensors that can have one.
+The tensors are sequences, weights and state, in lists as `recurrence.split` makes them. States are
+kept before every `keep`-th step, one flat array for each tensor of the state, empty if `keep` is 0;
+in the order (chunks, B, ...), except for kernels in Pallas. Gradients are those by all tensors that
+can have one.
 """
 
 import functools
