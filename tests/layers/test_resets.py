@@ -190,7 +190,7 @@ def test_nothing_is_repeated_from_another_sequence(zero_output_for_mask):
 
 def test_a_stateful_layer_drops_what_it_carries():
     layer = randomized(make("lru"))
-    stateful = with_weights_of(layer, stateful=True, batch_size=BATCH)
+    stateful = randomized(make("lru", stateful=True), batch=BATCH)
     stateful(INPUTS)
     outputs = to_numpy(stateful(INPUTS, reset=RESET))
     first = to_numpy(layer(INPUTS[1:]))
@@ -203,7 +203,7 @@ def model():
     """Two layers, one behind a mask, both with resets that are an input."""
     inputs, reset = keras.Input((None, DIM)), keras.Input((None,), dtype="bool")
     masked = keras.layers.Masking(0.0)(inputs)
-    hidden = randomized(make("coffee-all", name="first"))(masked, reset=reset)
+    hidden = randomized(CoffeeLayer(4, name="first"))(masked, reset=reset)
     outputs = Block(make("s6-all"), name="second")(hidden, reset=reset)
     return keras.Model([inputs, reset], outputs)
 
@@ -242,4 +242,4 @@ def test_resets_of_another_shape_are_an_error():
 
 def test_a_layer_of_ones_own_that_takes_no_resets_says_so():
     with pytest.raises(ValueError, match="takes no `reset`. Give it this argument"):
-        make("two-states", name="mine")(INPUTS, reset=RESET)
+        make("two-states")(INPUTS, reset=RESET)
