@@ -254,8 +254,9 @@ class Tile:
 
     def at(self, kind, t):
         """The index of step `t` of a sequence."""
-        last = {"feature": (self.features,), "state": (self.states,), "mask": ()}[kind]
-        return self.sequence, t, *last
+        if kind == "mask":  # one number for all pairs, each of which loads it
+            return self.sequence + lax.full_like(self.features, 0), t
+        return self.sequence, t, self.features if kind == "feature" else self.states
 
     def load_step(self, t, kind, ref):
         return self.load(ref, self.at(kind, t), self.inside[kind])
