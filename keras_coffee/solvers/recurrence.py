@@ -47,8 +47,8 @@ class Recurrence:
         state: The initial state, for its structure.
         inputs: Inputs, for their structure.
         marks: Which of `"mask"` and `"reset"` there are, in this order.
-        has_kernel: Whether kernels may run it, if the cell has any. Then its weights are tensors,
-            in the dtype of the state.
+        has_kernel: Whether kernels may run it, if the cell has any that take the marks. Then its
+            weights are tensors, in the dtype of the state.
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
@@ -65,7 +65,8 @@ class Recurrence:
     ):
         self._template = _Template(cell)
         self.marks = marks
-        self.kernel = cell.kernel_name if has_kernel else None
+        takes_marks = all(mark in cell.SEQUENCES for mark in marks)
+        self.kernel = cell.kernel_name if has_kernel and takes_marks else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
         self._state, self._inputs = _Structure(state), _Structure(inputs)
         self._key = self._template.key, self._state.key, self._inputs.key, self.kernel, marks
