@@ -22,6 +22,8 @@ import importlib
 import pathlib
 import sys
 
+import keras_coffee  # noqa: F401  isort: skip. First: it says which backend is missing.
+
 import keras
 import records
 import training

@@ -39,9 +39,8 @@ def nonlinear_scan(
             `keras_coffee.diagnostics.check_jacobian`.
         inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a tuple, list or dictionary of them.
         initial_state: x(0), `(B, ...)`, float32 or float64.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
-            Floating-point inputs at such a step have no effect, not even NaN. None: every step
-            counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there. Floating-point inputs
+            at such a step have no effect, not even NaN. None: every step counts.
         reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
             whatever came before it, and no gradient goes back past it. None: nowhere.
         solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"`, or a `Sequential`, `Newton` or
