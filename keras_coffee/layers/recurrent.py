@@ -71,8 +71,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: `(B, T)`, False at steps to skip: the states are held there. None: the mask that the
             inputs carry, if any.
         training: Ignored.
-        inputs_mask: Set by Keras if the inputs carry a mask and an initial state or `reset` is given
-            too. Pass `mask` yourself.
+        inputs_mask: Set by Keras if the inputs carry a mask and an initial state or `reset` is
+            given too. Pass `mask` yourself.
         reset: `(B, T)`, True where a new sequence begins in a row, as in packed batches and
             episodes: the states are zero before that step, whatever came before, initial and
             carried states included, and no gradient goes back past it. At a masked step the zeros
