@@ -1,4 +1,4 @@
-"""Recurrences that pass over some steps."""
+"""Recurrences that skip some steps."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from keras_coffee.cells.functions import align
 
 @dataclasses.dataclass(frozen=True)
 class MaskedCell(Cell):
-    """A recurrence that holds its state where a mask says so.
+    """A recurrence that holds its state at masked steps.
 
         x(k) = f(x(k-1), u(k)) if m(k), else x(k-1)
 
@@ -48,5 +48,5 @@ class MaskedCell(Cell):
 
 
 def masked(cell: Cell, inputs: Any, mask: Tensor | None) -> tuple[Cell, Any]:
-    """A cell that passes over the steps that a mask leaves out, and its inputs."""
+    """A cell that skips masked steps, and its inputs."""
     return (cell, inputs) if mask is None else (MaskedCell(cell), (inputs, mask))

@@ -1,8 +1,8 @@
-"""What masks do in every recurrence.
+"""Masks, as in every recurrence.
 
-A masked step is the identity: Δ = 0 there, so the state is held. Nothing of what stands at a masked
-step may enter a result or a gradient, not even NaN, so it is replaced before it is used: zero times
-NaN would be NaN.
+A masked step is the identity: Δ = 0 there, so the state is held. Values at a masked step, NaN
+included, must not affect a result or a gradient, so they are replaced before use: zero times NaN
+would be NaN.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ def fill_masked(x: Tensor, mask: Tensor | None, value: float) -> Tensor:
 
 
 def zero_before_first(outputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Outputs with zeros until the first step that counts, as there is none yet to repeat."""
+    """Outputs with zeros before the first step that counts, where there is none to repeat."""
     if mask is None:
         return outputs
     return zero_masked(outputs, ops.cumsum(ops.cast(mask, "int32"), axis=1) > 0)

@@ -12,7 +12,7 @@ from keras_coffee.ops.cell_scan import run
 
 DISCRETIZATIONS = get_args(Discretization)
 
-# What softplus takes to zero, even with a bias. Not -∞: no gradient then meets zero times infinity.
+# Its softplus is zero, even with a bias. Not -∞, which would give gradients of zero times infinity.
 _NO_STEP = -1e30
 
 
@@ -50,7 +50,7 @@ def selective_scan(
         delta: Δ, the step sizes, `(B, T, D)`, or what they are computed from: see `delta_softplus`.
         transition: λ, the diagonal of A, `(D, n)`.
         input_matrix: B: `(B, T, n)`, over time and shared by the features, or `(D, n)`, constant
-            over time and each feature's own.
+            over time and one for each feature.
         output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
         discretization: `"zoh"`, the exact zero-order hold of S6, `"euler"`, its first order, or
             `"mamba"`, the decay of the first with the gain of the second.
@@ -95,7 +95,7 @@ def selective_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)
-    # A skip connection reads the inputs, which a masked step repeats with its output.
+    # A skip connection reads the inputs, so a masked step repeats them with its output.
     held = masking.zero_masked if skip is None else masking.repeat_last
     sequences = held(ops.cast(inputs, dtype), mask)
     delta = arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype)
@@ -120,7 +120,7 @@ def selective_scan(
         transition, **fixed, discretization=discretization, delta_softplus=bool(delta_softplus)
     )
     state = arguments.as_initial_state(initial_state, sequences, transition)
-    # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
+    # On most devices the fused pass is a kernel, parallel in time where that pays.
     solver = "sequential" if solver == "auto" else solver
     outputs, final_state = run(cell, tuple(varying), state, None, solver, recompute)
     return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state

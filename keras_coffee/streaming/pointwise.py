@@ -1,4 +1,4 @@
-"""What treats each step by itself when nothing is trained, so that it can follow any stream."""
+"""Layers and operations that treat each step separately in inference."""
 
 from typing import Any
 
@@ -74,11 +74,11 @@ _ADVICE = {
 
 
 def check(call: Call, declared: tuple[type, ...]) -> None:
-    """Raises ValueError unless a `Call` treats each step by itself.
+    """Raises ValueError unless a `Call` treats each step separately.
 
     Args:
         call: A call of a layer or an operation, with symbolic tensors.
-        declared: Classes that the user has declared to treat each step by itself.
+        declared: Classes that the user has declared to treat each step separately.
     """
     operation, inputs = call.operation, symbols_of((call.args, call.kwargs))
     wrapped = getattr(operation, "layer", operation)

@@ -1,4 +1,4 @@
-"""What a model computes, as calls in order, with the states of its layers apart."""
+"""A model as calls in order, with explicit states of its layers."""
 
 import collections
 import inspect
@@ -18,7 +18,7 @@ class Program:
 
     Args:
         model: A `keras.Sequential` or Functional model.
-        pointwise: Classes of layers that the user has declared to treat each step by itself.
+        pointwise: Classes of layers that the user has declared to treat each step separately.
     """
 
     def __init__(self, model: keras.Model, pointwise: tuple[type, ...]):
@@ -111,7 +111,7 @@ class Program:
         return Call(carrier, (inputs,), {"mask": mask}, call.outputs, carrier.state_names(path))
 
     def _path(self, path: str, operation: Any) -> str:
-        """The name of a layer behind those of the models that it is in, another for each call."""
+        """The name of a layer, after those of the models around it, distinct for each call."""
         path += operation.name
         self._times_called[path] += 1
         times = self._times_called[path]
@@ -166,7 +166,7 @@ class _End(keras.layers.Layer):
 
 
 class _Mask(keras.layers.Layer):
-    """Learns whether a symbolic tensor carries a mask, which Keras tells nobody but layers."""
+    """Finds out whether a symbolic tensor carries a mask, which Keras tells layers only."""
 
     found = False
 
