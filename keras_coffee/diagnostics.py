@@ -52,8 +52,8 @@ def layer_lyapunov_exponent(
     """
     if not isinstance(layer, CoffeeLayer):
         raise TypeError(
-            f"`layer` must be a CoffeeLayer, received {type(layer).__name__}. For a recurrence of "
-            "your own there is lyapunov_exponent."
+            f"`layer` must be a CoffeeLayer, received {type(layer).__name__}. For your own "
+            "recurrence use lyapunov_exponent."
         )
     if initial_state is None:
         initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]

@@ -102,8 +102,8 @@ def language_model(
 def _check_arguments(vocabulary_size: int, mixers: list[Any], head: Any, pad_token_id: Any) -> None:
     if len({id(mixer) for mixer in mixers}) != max(len(mixers), 1):
         raise ValueError(
-            "`mixers` must have a layer of its own for each block, received "
-            f"{[getattr(mixer, 'name', mixer) for mixer in mixers]}. Make each one anew, as in "
+            "`mixers` must have a separate layer for each block, received "
+            f"{[getattr(mixer, 'name', mixer) for mixer in mixers]}. Make one for each, as in "
             "[MambaMixer(16) for _ in range(4)]."
         )
     if head not in ("tied", "untied", None):

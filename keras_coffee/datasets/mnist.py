@@ -33,7 +33,7 @@ _CONTENTS = {
 _REMEDIES = (
     "Pass path=, the file mnist.npz or its folder; or set the environment variable "
     f"{_VARIABLE} to it; or leave both out on a machine with internet, where Keras downloads it to "
-    "~/.keras/datasets/mnist.npz, or put a copy of that very file there."
+    "~/.keras/datasets/mnist.npz, or put a copy of that file there."
 )
 
 

@@ -94,7 +94,7 @@ def _framed(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _places(framed: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Where pixels stand in the framed images as one row."""
+    """Where pixels are in the framed images as one row."""
     # Short integers until the last step, because they are faster.
     places = rows.astype(np.int32)
     places *= framed.shape[2]

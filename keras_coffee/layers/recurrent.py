@@ -257,7 +257,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         if saved != set(weights):
             raise ValueError(
                 f"{self.name!r} has the weights {list(weights)}, but {sorted(saved)} were saved. "
-                "Give the layer the arguments that it was saved with, and call or build it before."
+                "Make the layer with the arguments that it was saved with, and build it first."
             )
         for key, weight in weights.items():
             weight.assign(store[key])
@@ -296,9 +296,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     def _check_carried_states(self, batch: int | None, size: int) -> None:
         if backend.is_converted_to_onnx():
             raise ValueError(
-                f"{self.name!r} is stateful, and ONNX has nothing to keep a state in: every call "
-                "of the file would start from the same one. Export the model with "
-                "return_state=True and initial_state=, and hand the state on."
+                f"{self.name!r} is stateful, and an ONNX file cannot keep a state: every call "
+                "would start from the same one. Export the model with return_state=True and "
+                "initial_state=, and pass the state from call to call."
             )
         if batch not in (None, size):
             received = batch if isinstance(batch, int) else "unknown size"
@@ -339,7 +339,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             mask = None if mask is None else ops.flip(mask, axis=1)
         initial = states[0] if states is not None and len(states) == 1 else states
         outputs, final = self.scan(inputs, initial, mask)
-        arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
+        arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
         zeroed = masking.zero_masked if self.zero_output_for_mask else masking.zero_before_first
         outputs = zeroed(outputs, mask)
         final = self.as_states(final, inputs.shape[0], "final state")

@@ -101,8 +101,8 @@ class Program:
         given = inspect.signature(layer.call).bind(*call.args, **call.kwargs).arguments
         if given.get("initial_state") is not None:
             raise ValueError(
-                f"{layer.name!r} is given an initial_state, but in a stream it starts where the "
-                "step before has led. Build the model without, and set that state of the stream."
+                f"{layer.name!r} is given an initial_state, but in a stream it continues from "
+                "the previous step. Build the model without it, and set that state of the stream."
             )
         inputs, mask = call.args[0], given.get("mask")
         is_masked = mask is not None or _carries_mask(inputs)
@@ -141,8 +141,8 @@ def _check_call(model: keras.Model, own: Any) -> None:
     if type(model).call is not own.call:
         raise ValueError(
             f"{model.name!r} has a `call` of its own, which a stream cannot look into. Make it a "
-            "keras.Sequential or a Functional model, or, if it treats each step by itself, list "
-            "its class in Stream(model, pointwise=[...])."
+            "keras.Sequential or a Functional model. If it treats each step separately, list its "
+            "class in Stream(model, pointwise=[...])."
         )
 
 

@@ -42,7 +42,7 @@ def plot_decision_regions(
 
     Args:
         model: A built `keras.Sequential` or Functional model with a `CoffeeLayer` of two features,
-            whose one output depends on nothing but the layer's outputs.
+            whose one output depends only on the layer's outputs.
         extent: The part of the plane, (left, right, bottom, top). None: what `axes` show already;
             else the vectors and some room around them; without vectors -3 to 3.
         layer: The layer or its name, if the model has several.
