@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 import keras
 
 from keras_coffee import constraints, initializers
+from keras_coffee.layers import arguments
 
 # An initializer, a regularizer or a constraint, given as Keras takes it: by name, as an object or
 # its configuration. None is Keras' default initializer, no regularizer, no constraint.
@@ -66,6 +67,7 @@ class DeclaredWeights(keras.layers.Layer):
             for name, spec in self.WEIGHTS.items()
             for kind in _RULES
         }
+        arguments.check_known(type(self), kwargs, of_keras=LayerOptions.__annotations__)
         super().__init__(**kwargs)
         # Not for absent weights: each initializer that is made draws a seed.
         for name in self.weight_specs():

@@ -317,10 +317,14 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """
         self._check_built()
         inputs = inputs if ops.is_tensor(inputs) else ops.convert_to_tensor(inputs)
+        arguments.check_not_ragged(f"`inputs` of {self.name!r}", inputs)
         if len(inputs.shape) != 3 or inputs.shape[-1] != self._dim:
             raise ValueError(
                 f"`inputs` of {self.name!r} must have shape (batch, time, {self._dim}), time being "
                 f"1 for a single step, received {tuple(inputs.shape)}."
+                # TensorFlow traces a model again for an axis that changed, and hides its length.
+                + " None stands for a number that is not the same in every call."
+                * (None in inputs.shape)
             )
         arguments.check_real(f"`inputs` of {self.name!r}", inputs)
         inputs = ops.cast(ops.cast(inputs, self.compute_dtype), self.state_dtype)
