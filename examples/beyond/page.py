@@ -1,4 +1,4 @@
-"""docs/beyond_the_paper.md: what was expected beside what came out."""
+"""docs/beyond_the_paper.md: what was expected beside what was found."""
 
 import collections
 import inspect
@@ -74,7 +74,7 @@ GRU. Both stand on few seeds; the tables say how many.
 """
 METHOD = f"""## How it was measured
 
-Every mixer stands in the same residual block, as in Mamba but without its convolution: norm,
+Every mixer is in the same residual block, as in Mamba but without its convolution: norm,
 projection to 32 features, mixer, gate by silu of a second projection, projection back. A layer
 therefore sees one symbol at a time, and what it knows of others is its own memory.
 
