@@ -47,7 +47,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return_sequences: If True, all outputs are returned, else only the last one. Defaults to
             True (Keras' own recurrent layers: False).
         return_state: If True, the final states are returned too, `(outputs, *states)`. Defaults to
-            False. Defaults to False. Defaults to False. Defaults to False.
+            False.
         go_backwards: If True, time runs backwards, and outputs have that order. Defaults to False.
         stateful: If True, the states at the end of a batch are where the next batch starts, until
             `reset_state()`. The batch size must be known. The states are saved with the layer.
@@ -365,7 +365,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             reset = None if reset is None else masking.backwards(reset)
         initial = states[0] if states is not None and len(states) == 1 else states
         marks = {} if reset is None else {"reset": reset}
-        if marks and "reset" not in inspect.signature(self.scan).parameters:
+        if marks and not _takes(self.scan, "reset"):
             raise ValueError(
                 f"`scan` of {self.name!r}, a {type(self).__name__}, takes no `reset`. Give it this "
                 "argument, `(batch, time)`, and hand it to what runs the recurrence."
@@ -527,6 +527,12 @@ _FLAGS = (
     "zero_output_for_mask",
     "recompute",
 )
+
+
+def _takes(function: Any, name: str) -> bool:
+    """Whether a function has an argument of this name, or takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(x.name == name or x.kind is x.VAR_KEYWORD for x in parameters)
 
 
 def _as_state(value: Any, name: str, shape: Shape, dtype: str) -> Tensor:

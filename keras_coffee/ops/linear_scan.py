@@ -31,7 +31,8 @@ def linear_scan(
             accumulated in float32.
         initial_state: h before the first step, `(B, ...)`. None: zeros.
         reset: `(B, T)`, True or 1 where a new sequence begins: a is zero there, so that nothing
-            finite of what is run before the step reaches it. None: nowhere.
+            finite of what is run before the step reaches it. An initial state may even be infinite
+            or NaN. None: nowhere.
         reverse: run from the last step to the first: h(k) = a(k) h(k+1) + b(k).
         solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time), or a
             `Sequential` or `Associative` of `keras_coffee.solvers`.
@@ -98,7 +99,11 @@ def linear_states(
         decay = backend.where(align(mask, decay), decay, ops.ones_like(decay))
         drive = masking.zero_masked(drive, mask)
     if reset is not None:
-        decay = masking.zero_masked(ops.broadcast_to(decay, shape), ops.logical_not(reset))
+        goes_on = ops.logical_not(reset)
+        decay = masking.zero_masked(ops.broadcast_to(decay, shape), goes_on)
+        # What is carried in may be infinite or NaN, and zero times that is NaN.
+        first = goes_on[:, -1:] if reverse else goes_on[:, :1]
+        state = masking.zero_masked(state[:, None], first)[:, 0]
     if isinstance(solver, solvers.Sequential):
         return backend.linear_scan(decay, drive, state, reverse=reverse)
     decay = ops.broadcast_to(decay, shape)

@@ -243,3 +243,17 @@ def test_resets_of_another_shape_are_an_error():
 def test_a_layer_of_ones_own_that_takes_no_resets_says_so():
     with pytest.raises(ValueError, match="takes no `reset`. Give it this argument"):
         make("two-states")(INPUTS, reset=RESET)
+
+
+def test_a_scan_that_hands_on_all_arguments_takes_resets():
+    class Louder(CoffeeLayer):
+        def scan(self, *args, **kwargs):
+            outputs, state = super().scan(*args, **kwargs)
+            return 2 * outputs, state
+
+    layer = randomized(make("coffee-none"))
+    louder = Louder.from_config(layer.get_config())
+    louder.build(INPUTS.shape)
+    louder.set_weights(layer.get_weights())
+    expected = 2 * to_numpy(layer(INPUTS, reset=RESET))
+    np.testing.assert_array_equal(to_numpy(louder(INPUTS, reset=RESET)), expected)

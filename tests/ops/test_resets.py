@@ -169,3 +169,15 @@ def test_what_is_not_finite_stays_in_its_sequence(scan, arrays, value):
     assert not np.isfinite(outputs[0, 1:4]).any()
     outputs[0, 1:4] = clean[0, 1:4]
     np.testing.assert_array_equal(outputs, clean)
+
+
+@pytest.mark.parametrize("solver", ["sequential", "associative"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_linear_scan_drops_a_state_that_is_not_finite(reverse, solver):
+    scan = functools.partial(linear_scan, 0.5, COFFEE["inputs"], reverse=reverse, solver=solver)
+    reset = np.zeros((BATCH, LENGTH), bool)
+    reset[:, -1 if reverse else 0] = True
+    state = np.array([[np.nan] * DIM, [np.inf] * DIM], "float32")
+    for actual, expected in zip(scan(initial_state=state, reset=reset), scan(), strict=True):
+        actual, expected = map(ops.convert_to_numpy, (actual, expected))
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
