@@ -9,6 +9,16 @@ a file in [results/paper](../results/paper) with settings, seed, versions and le
 backend.
 
 """
+RIVALS = """\
+## Is S6 beaten, or only badly started?
+
+TO BE WRITTEN
+
+`make reproduce ARGS="rivals"` runs Tables 1 and 3 with each layer at three learning rates, for at
+most 20,000 steps of 512 sequences; a run ends at a validation accuracy of 0.995, looked at every
+2,500 steps. The line of a layer is its best rate by validation.
+
+"""
 MEANINGS = """\
 - **Accuracy** is that of the epoch with the smallest validation loss, on data used neither for
   training nor for choosing the epoch; mean and standard deviation over the seeds.
