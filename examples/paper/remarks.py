@@ -12,7 +12,10 @@ backend.
 RIVALS = """\
 ## Is S6 beaten, or only badly started?
 
-TO BE WRITTEN
+S6 is beaten on induction heads, also where it starts as Mamba does: after 20,000 steps its best
+accuracy is 0.61, with the start that is our default, and Mamba's recurrence alone stays at 0.50.
+COFFEE is not alone, though: a GRU and an LSTM with fewer parameters solve the task at every rate
+within the first 2,500 steps. What COFFEE needs less of is parameters, see the last table.
 
 `make reproduce ARGS="rivals"` runs Tables 1 and 3 with each layer at three learning rates, for at
 most 20,000 steps of 512 sequences; a run ends at a validation accuracy of 0.995, looked at every
