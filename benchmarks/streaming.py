@@ -15,12 +15,17 @@ weights. Logits are compared first. Both take turns.
 """
 
 import argparse
+import contextlib
 import functools
 import time
 
 import measuring
 
 WHERE = measuring.use_cores(None, 1)  # before a framework is imported
+
+# transformers imports it through PyTorch. Loaded after TensorFlow, it ends the process.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 import keras
 import numpy as np
