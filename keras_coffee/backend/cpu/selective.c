@@ -13,12 +13,15 @@ enum { ZERO_ORDER_HOLD, EULER, MAMBA };
 enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, SEQUENCES };
 enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, DELTA_BIAS, WEIGHTS };
 
+/* An exponential takes longer than to write and read it. With a hold, φ and φ' come from it too. */
+#define KEEPS_DECAYS (DISCRETIZATION == MAMBA)
+
 /* Work space of a thread. */
 typedef struct {
   real *transition, *input_matrix, *output_matrix; /* (n, stride) */
   real *sums, *input_sums, *output_sums;           /* (n, stride) */
   real *state, *adjoint;                           /* (n, stride) */
-  real *states;                                    /* (steps, n, stride) */
+  real *states, *decays;                           /* (steps, n, stride), see `compute_again` */
   real *inputs, *delta, *outputs, *grads;          /* (stride) */
   real *delta_slope;                               /* (stride), of Δ by what is given */
   real *skip, *bias, *skip_sums, *bias_sums;       /* (stride) */
@@ -30,7 +33,7 @@ typedef struct {
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   space w;
-  w.transition = zeros((8 + steps) * row + 9 * stride, &w.base);
+  w.transition = zeros((8 + (KEEPS_DECAYS ? 2 : 1) * steps) * row + 9 * stride, &w.base);
   w.input_matrix = w.transition + row;
   w.output_matrix = w.input_matrix + row;
   w.sums = w.output_matrix + row;
@@ -38,7 +41,8 @@ static space allocate(const sizes *s, int64_t steps) {
   w.output_sums = w.input_sums + row;
   w.state = w.output_sums + row;
   w.adjoint = w.state + row;
-  w.inputs = w.adjoint + row;
+  w.decays = w.adjoint + row;
+  w.inputs = w.decays + (KEEPS_DECAYS ? steps : 0) * row;
   w.delta = w.inputs + stride;
   w.outputs = w.delta + stride;
   w.grads = w.outputs + stride;
@@ -132,6 +136,7 @@ INLINE void advance_lanes(const sizes *s, block x, space *w, real *before, int o
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
     real *restrict state = w->state + j * x.stride;
     real *restrict copy = before ? before + j * x.stride : NULL;
+    real *restrict decays = before ? w->decays + (before - w->states) + j * x.stride : NULL;
     const real input = has_input_row ? w->input_row[j] : 0;
     const real output = has_output_row ? w->output_row[j] : 0;
     EACH_LANE(p, x.stride) {
@@ -139,6 +144,7 @@ INLINE void advance_lanes(const sizes *s, block x, space *w, real *before, int o
       const real b = has_input_row ? input : input_matrix[p];
       if (copy) copy[p] = v;
       hold(transition[p] * delta[p], &decay, &ratio, &slope);
+      if (KEEPS_DECAYS && decays) decays[p] = decay;
       v = decay * v + delta[p] * ratio * b * u[p];
       state[p] = v;
       if (!before) y[p] = (j ? y[p] : 0) + (has_output_row ? output : output_matrix[p]) * v;
@@ -189,6 +195,7 @@ INLINE void retreat_lanes(const sizes *s, block x, space *w, const real *states,
   real *restrict grad_inputs = w->outputs, *restrict grad_delta = w->state;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict before = states + j * x.stride;
+    const real *restrict decays = w->decays + (states - w->states) + j * x.stride;
     const real *restrict transition = w->transition + j * x.stride;
     const real *restrict input_matrix = w->input_matrix + j * x.stride;
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
@@ -202,16 +209,17 @@ INLINE void retreat_lanes(const sizes *s, block x, space *w, const real *states,
     for (int64_t p = 0; p < x.stride; p++) {
       const real b = has_input_row ? input : input_matrix[p];
       const real c = has_output_row ? output : output_matrix[p];
-      real decay, ratio, slope, v = before[p], drive = b * u[p];
-      hold(transition[p] * delta[p], &decay, &ratio, &slope);
+      real decay = KEEPS_DECAYS ? decays[p] : 0, ratio = 1, slope = 0, v = before[p], drive = b * u[p];
+      if (!KEEPS_DECAYS) hold(transition[p] * delta[p], &decay, &ratio, &slope);
       const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * c;
       /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z; for EULER and MAMBA that is 1. */
-      const real held = DISCRETIZATION == EULER ? 1 : decay;
-      const real driven = DISCRETIZATION == ZERO_ORDER_HOLD ? decay : 1;
-      const real by_delta = l * (held * transition[p] * v + driven * drive);
-      grad_delta[p] = (j ? grad_delta[p] : 0) + by_delta;
-      sums[p] += l * delta[p] * (held * v + delta[p] * slope * drive);
-      const real by_matrix = l * gain * u[p], by_output = g[p] * (decay * v + gain * drive);
+      const real after = decay * v + gain * drive;
+      const real held = (DISCRETIZATION == EULER ? 1 : decay) * v;
+      const real driven = DISCRETIZATION == ZERO_ORDER_HOLD ? decay * drive : drive;
+      const real bent = DISCRETIZATION == ZERO_ORDER_HOLD ? held + delta[p] * slope * drive : held;
+      grad_delta[p] = (j ? grad_delta[p] : 0) + l * (held * transition[p] + driven);
+      sums[p] += l * delta[p] * bent;
+      const real by_matrix = l * gain * u[p], by_output = g[p] * after;
       if (has_input_row)
         input_sum += by_matrix;
       else
@@ -241,16 +249,15 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
     retreat_lanes(s, x, w, states, 0);
 }
 
-/* The states before each step of a chunk, of which the first is there. */
+/* The states before each step of a chunk, of which the first is there, and the decays. */
 static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
                           real *const *sequences, space *w) {
   const int64_t row = s->states * x.stride;
   memcpy(w->state, w->states, row * sizeof(real));
-  for (int64_t t = start; t < stop - 1; t++) {
+  for (int64_t t = start; t < stop; t++) {
     load_sources(s, x, t, sequences, w);
     advance(s, x, w, w->states + (t - start) * row);
   }
-  memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
 
 /* Sums over the features of a step, in the part that block k has of them. */
