@@ -60,7 +60,7 @@ def get(identifier: Any) -> Any:
         The constraint, or `None` for `None`.
 
     Raises:
-        ValueError: if nothing goes by that name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> get("stable").get_config()

@@ -32,7 +32,7 @@ def layer_lyapunov_exponent(
         layer: A layer that has been built.
         inputs: Its inputs u, `(B, T, D)`, T of some hundreds to get a stable figure.
         initial_state: x(0), `(B, D, n)`. None: zeros.
-        mask: `(B, T)`, False where a step is passed over; it is left out of the mean.
+        mask: `(B, T)`, False at steps to skip; it is left out of the mean.
 
     Returns:
         The exponent of the state that forgets least. -inf if some Jacobian of each is zero.
@@ -75,7 +75,7 @@ def lyapunov_exponent(
         cell: The recurrence, as for `keras_coffee.ops.nonlinear_scan`.
         inputs: u, `(B, T, ...)`.
         initial_state: x(0), `(B, ...)`.
-        mask: `(B, T)`, False where a step is passed over.
+        mask: `(B, T)`, False at steps to skip.
 
     Returns:
         The exponent.

@@ -307,7 +307,7 @@ def get(identifier: Any) -> Any:
         The initializer, or `None` for `None`.
 
     Raises:
-        ValueError: if nothing goes by that name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> get("s4d_real")((1,)).shape

@@ -17,6 +17,7 @@ NOTEBOOKS = {
     path: f"notebooks/{path.stem}.md" for path in sorted(ROOT.glob("examples/notebooks/*.ipynb"))
 }
 SHOWN = {
+    ROOT / "README.md": "index.md",
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "CHANGELOG.md": "changelog.md",
     ROOT / "examples/notebooks/README.md": "notebooks/index.md",

@@ -1,8 +1,8 @@
-"""What a start is worth: every task with every layer, put where a GRU would be.
+"""What a start is worth: every task with every layer in place of a GRU.
 
     KERAS_BACKEND=jax python examples/beyond/starts.py                  all of it, about two hours
     KERAS_BACKEND=jax python examples/beyond/starts.py weather --seeds 1
-    KERAS_BACKEND=jax python examples/beyond/starts.py report           writes docs/starts.md
+    KERAS_BACKEND=jax python examples/beyond/starts.py report           writes docs/building.md
 
 Each finished run is kept in `results/starts/`; runs that are there are not made again.
 """
@@ -19,7 +19,7 @@ from models import LAYERS, MODELS
 from series import TASKS
 
 RESULTS = pathlib.Path("results/starts")
-PAGE = pathlib.Path("docs/starts.md")
+PAGE = pathlib.Path("docs/building.md")
 MARKS = "<!-- tables -->", "<!-- end of tables -->"
 TITLES = {
     "gru": "GRU",
@@ -27,13 +27,13 @@ TITLES = {
     "coffee_paper": "COFFEE, paper",
     "s6": "S6",
     "s6_paper": "S6, paper",
-    "s6_mamba": "S6, Mamba's",
+    "s6_mamba": "S6.mamba",
 }
 TASK_TITLES = {
-    "weather": "The quick start's series, error in degrees",
-    "seasonal": "A season with level shifts, error",
-    "co2": "CO₂ on Mauna Loa, 26 weeks ahead, error in ppm",
-    "vowels": "JapaneseVowels, share of right answers",
+    "weather": "The quick start's series: error in degrees",
+    "seasonal": "A season with level shifts: error",
+    "co2": "CO₂ on Mauna Loa, 26 weeks ahead: error in ppm",
+    "vowels": "JapaneseVowels: accuracy",
 }
 # Epochs and Adam's rate, the same for every layer.
 TRAINING = {
@@ -106,7 +106,8 @@ def report():
         lines += [f"**{title}**", "", *head]
         for model in MODELS:
             cells = [cell(scores[task, model, layer]) for layer in TITLES]
-            lines.append(f"| {model} | " + " | ".join(cells) + " |")
+            if any(cells):
+                lines.append(f"| {model} | " + " | ".join(cells) + " |")
         lines.append("")
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])

@@ -31,6 +31,14 @@ class Experiment(abc.ABC):
     def smoke(self):
         """The same for a few steps."""
 
+    def compile(self, model):
+        model.compile(
+            optimizer=keras.optimizers.Adam(self.learning_rate),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=steps_per_execution(),
+        )
+
     def callbacks(self):
         """The rules by which the rate is lowered or training ends."""
         return []
@@ -52,7 +60,8 @@ def run(experiment, seed, folder, budget_minutes):
     keras.utils.set_random_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
     train, validation, test = experiment.load_data(seed)
-    model = compiled(experiment)
+    model = experiment.build_model()
+    experiment.compile(model)
     identity = identity_of(experiment, seed)
     progress = Progress(folder, budget_minutes, identity)
     epochs_done = progress.resume(model)
@@ -71,7 +80,7 @@ def run(experiment, seed, folder, budget_minutes):
     progress.load_best(model)
     loss, accuracy = model.evaluate(test, verbose=0)
     # A copy without the optimizer, for the one of a model trained on torch loads nowhere else.
-    keras.Sequential([*model.inputs, *model.layers]).save(folder / "best.keras")
+    keras.Model(model.inputs, model.outputs).save(folder / "best.keras")
     return {
         **identity,
         "versions": versions(),
@@ -93,16 +102,9 @@ def identity_of(experiment, seed):
     }
 
 
-def compiled(experiment):
-    model = experiment.build_model()
-    model.compile(
-        optimizer=keras.optimizers.Adam(experiment.learning_rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        # Several steps in one call, where the backend has that.
-        steps_per_execution=1 if keras.config.backend() == "torch" else 10,
-    )
-    return model
+def steps_per_execution():
+    """Several steps in one call, where the backend has that."""
+    return 1 if keras.config.backend() == "torch" else 10
 
 
 def versions():

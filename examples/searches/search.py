@@ -6,7 +6,7 @@
         --objective fewest-parameters --trials 30 --only feedback=sigmoid --results
 
 The same command goes on with a search that was interrupted; with more --trials, beyond its end.
-docs/searches.md has the spaces and what was found. Needs the extras tuner and plots.
+README.md has the spaces and what was found. Needs the extras tuner and plots.
 """
 
 import argparse
@@ -15,6 +15,8 @@ import os
 import pathlib
 import signal
 import sys
+
+import keras_coffee  # noqa: F401  isort: skip. First: it says which backend is missing.
 
 import keras
 import leaderboard

@@ -16,13 +16,13 @@ from keras_coffee.ops.arguments import check_time
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class CausalConv1D(RecurrentLayer):
-    """A convolution over the last steps, of each feature by itself.
+    """A convolution over the last steps of each feature.
 
         y(k) = g(w_1 ⊙ u(k-K+1) + … + w_K ⊙ u(k) + b)
 
     K is `kernel_size`, and the inputs before the first step are zeros. (K + 1) D parameters:
     `kernel` w `(K, D)` and `bias` b `(D,)`. The state holds the last K - 1 inputs, the latest last,
-    so the layer follows a stream. All steps are computed at once. A masked step is not seen: the
+    so the layer can be streamed. All steps are computed at once. A masked step is skipped: the
     window has the last K steps that count. `keras.layers.DepthwiseConv1D` with causal padding is
     the same without masks, state and streams.
 
@@ -37,7 +37,7 @@ class CausalConv1D(RecurrentLayer):
             `kernel` starts uniform in ±1/√K, `bias` from zeros.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, K - 1, D)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, K - 1, D)`.
 
     Raises:
         ValueError: if `kernel_size` is not a positive integer, or the inputs are not `(B, T, D)`.

@@ -20,7 +20,7 @@ _SELECTIVE = ("selection_projection", "step_projection", "step_bias", "log_trans
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class MambaMixer(RecurrentLayer):
-    """What mixes the steps of a sequence in Mamba.
+    """The layer of Mamba that mixes the steps of a sequence.
 
         h(k), z(k) = W_in u(k) + b_in,   split in two
         v(k) = silu(w_1 ⊙ h(k-K+1) + … + w_K ⊙ h(k) + b)
@@ -30,9 +30,9 @@ class MambaMixer(RecurrentLayer):
         y_i(k) = C(k) x_i(k) + s_i v_i(k)
         outputs W_out (y(k) ⊙ silu(z(k))) + b_out
 
-    for the features i = 1, …, E, where E = `expand` D. As many features come out as go in. Another
-    recurrent layer may stand in the place of the three lines from d(k) to y(k): `mixer`. It gets
-    v(k), and its outputs are y(k), of its own width.
+    for the features i = 1, …, E, where E = `expand` D. Outputs are as wide as inputs. Another
+    recurrent layer, `mixer`, may replace the three lines from d(k) to y(k): it gets v(k), and its
+    outputs, of any width, are y(k).
 
     Args:
         n: States per feature, a positive integer. Ignored with a `mixer`. Defaults to 16.
@@ -54,8 +54,8 @@ class MambaMixer(RecurrentLayer):
             softplus(b_Δ) log-uniform from 0.001 to 0.1.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The states are the last inputs
-    of the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
+    `RecurrentLayer` lists the arguments and results of a call. The states are the last inputs of
+    the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.

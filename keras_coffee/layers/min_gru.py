@@ -36,7 +36,7 @@ class MinGRU(RecurrentLayer):
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, units)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, units)`.
 
     Raises:
         ValueError: if `units` is not a positive integer, `solver` is unknown, or the inputs are

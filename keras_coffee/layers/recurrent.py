@@ -37,24 +37,26 @@ class StateSpec(NamedTuple):
 class RecurrentLayer(DeclaredWeights, abc.ABC):
     """A recurrence over time as a layer: `(B, T, D)` to `(B, T, F)`, or to the last `(B, F)`.
 
-    Masks, states, statefulness, both directions, streaming and saving are done here, as in Keras'
-    recurrent layers. A subclass says what its states are (`state_specs`) and how wide its outputs
+    This class handles masks, states, statefulness, both directions, streaming and saving, as Keras'
+    recurrent layers do. A subclass declares its states (`state_specs`) and the width of its outputs
     (`output_size`), and computes in `scan`. It lists its weights in `WEIGHTS`, or makes them in
-    `build` by `add_weight`, each with a name of its own, by which files know it.
+    `build` by `add_weight`, each with a unique name, under which it is saved.
 
     Args:
-        return_sequences: If False, only the last output is returned. Defaults to True.
-        return_state: If True, the final states are returned too, `(outputs, *states)`.
-        go_backwards: If True, time runs backwards; outputs come in that order.
+        return_sequences: If True, all outputs are returned, else only the last one. Defaults to
+            True (Keras' own recurrent layers: False).
+        return_state: If True, the final states are returned too, `(outputs, *states)`. Defaults to
+            False.
+        go_backwards: If True, time runs backwards, and outputs have that order. Defaults to False.
         stateful: If True, the states at the end of a batch are where the next batch starts, until
             `reset_state()`. The batch size must be known. The states are saved with the layer.
         zero_output_for_mask: If True, masked steps output zeros instead of repeating the previous
             output.
         solver: `"auto"`, `"sequential"`, a name of a solver that is parallel in time, or a solver
-            of `keras_coffee.solvers`. All find the same states; docs/solvers.md says when which
-            is faster.
-        recompute: If True, training keeps about √T states instead of T, and computes the others
-            again when it needs them. No effect on values. For the sequential solver only.
+            of `keras_coffee.solvers`. All find the same states; docs/solvers.md compares their
+            speed. Defaults to `"auto"`.
+        recompute: If True, training keeps about √T states instead of T, and recomputes the others.
+            It does not change values, and needs the sequential solver. Defaults to False.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight in
             `WEIGHTS`, an object of Keras or its name. Besides Keras' names there are
             `"standard_normal"` and `"s4d_real"` (initializers) and `"stable"` (constraint to
@@ -65,11 +67,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         inputs: u, `(B, T, D)`. B and T may be unknown.
         initial_state: A tensor, or a list of one for each state. None: zeros, or the carried
             states.
-        mask: `(B, T)`, False where a step is passed over: the states are held there. None: the
-            mask that the inputs carry, if any.
-        training: Ignored; there is nothing to do differently.
-        inputs_mask: Set by Keras where the inputs carry a mask and an initial state is given too.
-            Pass `mask` yourself.
+        mask: `(B, T)`, False at steps to skip: the states are held there. None: the mask that the
+            inputs carry, if any.
+        training: Ignored.
+        inputs_mask: Set by Keras if the inputs carry a mask and an initial state is given too. Pass
+            `mask` yourself.
 
     Returns:
         Outputs `(B, T, F)`, or `(B, F)` if `return_sequences=False`, in the compute dtype; with
@@ -77,7 +79,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     Raises:
         ValueError: if `solver` is unknown, or the inputs are not `(B, T, D)`.
-        TypeError: if the inputs are complex, or an initial state of a real state is.
+        TypeError: if the inputs are complex, or the initial state of a real state is.
 
     Example:
         >>> import dataclasses
@@ -136,7 +138,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     @abc.abstractmethod
     def state_specs(self, dim: int) -> list[StateSpec]:
-        """The states, for inputs of `dim` features. Asked before the layer is built, too."""
+        """The states, for inputs of `dim` features. Also called before the layer is built."""
 
     @abc.abstractmethod
     def output_size(self, dim: int) -> int:
@@ -176,8 +178,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 "size of the batch must be known. Give it as keras.Input(batch_shape=(batch, time, "
                 "features))."
             )
-        # Weights like the others: so every backend carries them through compiled steps and saves
-        # them.
+        # Weights like the others, so that every backend carries them through compiled steps and
+        # saves them.
         return [
             self.add_weight(
                 name="state" if len(self._specs) == 1 else f"state_{i}",
@@ -213,7 +215,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return [ops.zeros((batch_size, *shape), dtype) for shape, dtype in self._specs]
 
     def reset_state(self) -> None:
-        """Sets the carried states to zeros. Nothing happens if the layer is not stateful."""
+        """Sets the carried states to zeros. Does nothing if the layer is not stateful."""
         for state in self._carried:
             state.assign(ops.zeros(state.shape, state.dtype))
 
@@ -315,16 +317,20 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """
         self._check_built()
         inputs = inputs if ops.is_tensor(inputs) else ops.convert_to_tensor(inputs)
+        arguments.check_not_ragged(f"`inputs` of {self.name!r}", inputs)
         if len(inputs.shape) != 3 or inputs.shape[-1] != self._dim:
             raise ValueError(
                 f"`inputs` of {self.name!r} must have shape (batch, time, {self._dim}), time being "
                 f"1 for a single step, received {tuple(inputs.shape)}."
+                # TensorFlow traces a model again for an axis that changed, and hides its length.
+                + " None stands for a number that is not the same in every call."
+                * (None in inputs.shape)
             )
         arguments.check_real(f"`inputs` of {self.name!r}", inputs)
         inputs = ops.cast(ops.cast(inputs, self.compute_dtype), self.state_dtype)
         mask = masking.as_mask(mask, inputs)
-        # The ops replace what stands at masked steps too, but only after some layers have
-        # projected it.
+        # The ops replace values at masked steps too, but only after some layers have projected
+        # them.
         return masking.zero_masked(inputs, mask), mask
 
     def _run(
@@ -366,7 +372,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         )
 
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Inputs times a weight. A product of matrices is what the compute dtype is there for."""
+        """Inputs times a weight. Products of matrices use the compute dtype."""
         low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
         # `ops.matmul` computes float64 in float32 on PyTorch.
         return ops.cast(ops.einsum("btd,dk->btk", *low), inputs.dtype)
@@ -380,11 +386,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             inputs: u, `(B, K, D)` for K steps.
             state: The state before them: that of the call before, or
                 `layer.get_initial_state(B)`. A tensor, or a list of one for each state.
-            mask: `(B, K)`, False where a step is passed over.
+            mask: `(B, K)`, False at steps to skip.
 
         Returns:
             Outputs of all these steps, `(B, K, F)`, and the state after them, a tensor, or a list
-            if there are several, whatever `return_sequences` and `return_state` say. The carried
+            if there are several, independent of `return_sequences` and `return_state`. The carried
             states of a stateful layer are neither read nor changed.
 
         Raises:
@@ -397,7 +403,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return outputs, final[0] if len(final) == 1 else final
 
     def check_stream(self) -> None:
-        """Raises ValueError if the layer needs more than the present and the past."""
+        """Raises ValueError if the layer needs later steps."""
         arguments.check_forwards(self)
 
     def step(self, inputs_t: Tensor, state: Any) -> tuple[Tensor, Any]:

@@ -12,10 +12,10 @@ Start = Literal["series", "paper"]
 
 
 class StateSpaceLayer(RecurrentLayer):
-    """A recurrent layer in which each of D features has n states of its own.
+    """A recurrent layer in which each of D features has its own n states.
 
-    The state is one tensor `(B, D, n)`, and as many features come out as go in. A subclass lists
-    its `WEIGHTS` and computes in `scan`.
+    The state is one tensor `(B, D, n)`, and outputs are as wide as inputs. A subclass lists its
+    `WEIGHTS` and computes in `scan`.
 
     Args:
         n: States per feature, a positive integer.

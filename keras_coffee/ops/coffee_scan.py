@@ -33,8 +33,8 @@ def coffee_scan(
         x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) b u(k)
         y(k) = C x(k),   or σ(w_γ · x(k)) C x(k) with an output gate
 
-    Each of the D features has n states of its own. Differentiable once, in reverse, by every
-    tensor argument; the final state has a gradient too.
+    Each of the D features has its own n states. Differentiable once, in reverse, by every tensor
+    argument; the final state has a gradient too.
 
     Args:
         inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
@@ -50,9 +50,9 @@ def coffee_scan(
         feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1); None
             gates from the input, Δ(k) = σ(w u(k)). v and β are added in each of them.
         initial_state: x(0), `(B, D, n)`. None: zeros.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
-            the output repeated, zero before the first step that counts. Whatever stands in the
-            tensors at such a step, NaN included, has no effect. None: every step counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
+            repeated, zero before the first step that counts. Values at such a step have no effect,
+            not even NaN. None: every step counts.
         solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or a `Newton` or `Elk` of
             `keras_coffee.solvers`; these are parallel in time, and keep all states for the
             gradient.

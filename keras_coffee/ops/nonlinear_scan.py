@@ -38,9 +38,8 @@ def nonlinear_scan(
             `keras_coffee.diagnostics.check_jacobian`.
         inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a tuple, list or dictionary of them.
         initial_state: x(0), `(B, ...)`, float32 or float64.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
-            Floating-point inputs at such a step have no effect, not even NaN. None: every step
-            counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there. Floating-point inputs
+            at such a step have no effect, not even NaN. None: every step counts.
         solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"`, or a `Sequential`, `Newton` or
             `Elk` of `keras_coffee.solvers`. `"auto"` is sequential for any cell.
 

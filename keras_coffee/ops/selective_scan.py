@@ -39,10 +39,10 @@ def selective_scan(
         x(k) = e^(λΔ(k)) x(k-1) + Δ(k) B(k) u(k)                 "mamba"
         y(k) = C(k) x(k) + s u(k)
 
-    Each of the D features has n states of its own. Differentiable once, in reverse, by every
-    tensor argument; the final state has a gradient too. λΔ = 0 is an ordinary value.
-    `selective_scan(u, d, A, B, C, discretization="mamba", skip=D, delta_bias=b,
-    delta_softplus=True)` is the function of that name in Mamba's code, without its gate z.
+    Each of the D features has its own n states. Differentiable once, in reverse, by every tensor
+    argument; the final state has a gradient too. λΔ = 0 is an ordinary value. `selective_scan(u, d,
+    A, B, C, discretization="mamba", skip=D, delta_bias=b, delta_softplus=True)` is the function of
+    that name in Mamba's code, without its gate z.
 
     Args:
         inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
@@ -59,9 +59,9 @@ def selective_scan(
             False: they are delta + delta_bias.
         delta_bias: `(D,)`. None: zeros.
         initial_state: x(0), `(B, D, n)`. None: zeros.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
-            the output repeated, zero before the first step that counts. Whatever stands in the
-            tensors at such a step, NaN included, has no effect. None: every step counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
+            repeated, zero before the first step that counts. Values at such a step have no effect,
+            not even NaN. None: every step counts.
         solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states),
             or a `Sequential` or `Associative` of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others

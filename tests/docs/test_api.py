@@ -1,4 +1,4 @@
-"""The pages of the API have every public name, and no other."""
+"""The reference has every public name, and no other."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ import pytest
 
 import keras_coffee
 
-PAGES = (Path(__file__).parents[2] / "docs/api").glob("*.md")
+PAGES = (Path(__file__).parents[2] / "docs").rglob("*.md")
 SHOWN = {
     name
     for page in PAGES

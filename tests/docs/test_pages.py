@@ -37,7 +37,7 @@ def is_for_this_backend(comment):
 # What converters and KerasTuner call is deprecated.
 WARNS = {
     ROOT / "docs/export.md": pytest.mark.filterwarnings("ignore"),
-    ROOT / "docs/searches.md": pytest.mark.filterwarnings(
+    ROOT / "docs/building.md": pytest.mark.filterwarnings(
         "ignore:(currentThread|getName)\\(\\) is deprecated"
     ),
 }
@@ -65,9 +65,9 @@ def test_python_runs(page, monkeypatch, tmp_path):
 
 
 def test_the_smallest_model_is_the_one_that_the_search_found():
-    page = (ROOT / "docs/searches.md").read_text()
+    page = (ROOT / "examples/searches/README.md").read_text()
     section = page.partition("## The smallest model")[2]
-    (link,) = re.findall(r"\]\(\.\./(results/searches/\S+\.json)\)", section)
+    (link,) = re.findall(r"\]\(\.\./\.\./(results/searches/\S+\.json)\)", section)
     found = json.loads((ROOT / link).read_text())
     best, test = found["best"], found["test"]["accuracy"]
     assert min(best["accuracy"], test) >= 0.99
