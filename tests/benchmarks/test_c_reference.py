@@ -99,7 +99,9 @@ def test_selective_against_float64(c_reference, shape, discretization):
     grads, names = cotangents_of(arrays), [name for name in arrays if name != "initial_state"]
     wide = {name: x.astype("float64") for name, x in arrays.items()}
     wide["initial_state"][:] = 0
-    results, gradients = oracles.selective(wide, [x.astype("float64") for x in grads], discretization)
+    results, gradients = oracles.selective(
+        wide, [x.astype("float64") for x in grads], discretization
+    )
     right = [*results, *(gradients[name] for name in names)]
     tensors = [arrays[name] for name in names]
     selective = c_reference.Selective(shape, True, discretization)

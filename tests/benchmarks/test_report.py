@@ -54,7 +54,11 @@ def test_bars_of_the_layers_of_keras(report, cell):
         cell(KERAS_SHAPE, "keras.layers.GRU", [4.5], family="GRU"),
     ]
     found = verdicts(report.bars("jax", cells, [], 0))
-    assert found[f"training {KERAS_SHAPE}, COFFEE, keras.layers.RNN by ours"] == ("3.5", "≥ 3", "met")
+    assert found[f"training {KERAS_SHAPE}, COFFEE, keras.layers.RNN by ours"] == (
+        "3.5",
+        "≥ 3",
+        "met",
+    )
     assert found[f"training {KERAS_SHAPE}, keras.layers.GRU by ours"] == ("4.5", "≥ 5", "NOT MET")
 
 
