@@ -15,19 +15,20 @@ weights. Logits are compared first. Both take turns.
 """
 
 import argparse
-import contextlib
 import functools
+import os
 import time
 
-import measuring
-
-WHERE = measuring.use_cores(None, 1)  # before a framework is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # transformers imports it through PyTorch. Loaded after TensorFlow, it ends the process.
-with contextlib.suppress(ImportError):
+try:
     import triton  # noqa: F401
+except ImportError:
+    pass
 
 import keras
+import measuring
 import numpy as np
 from keras import ops
 
@@ -200,7 +201,7 @@ def report_generation(sizes, length, repeats):
         low, middle, high = np.quantile(length / found, (0.25, 0.5, 0.75))
         ratio = np.median(found / seconds[0])
         print(
-            f"{keras.config.backend()}, {WHERE}, Mamba {sizes}, {name}: {length} tokens, "
+            f"{keras.config.backend()}, Mamba {sizes}, {name}: {length} tokens, "
             f"{middle:.4g} ({low:.4g}-{high:.4g}) a second, {ratio:.3g} times the time of ours"
         )
 
