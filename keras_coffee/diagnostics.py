@@ -8,7 +8,7 @@ from keras import ops
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells import Cell
-from keras_coffee.cells.masked import masked
+from keras_coffee.cells.masked import marked
 from keras_coffee.layers import CoffeeLayer
 from keras_coffee.ops import nonlinear_scan
 from keras_coffee.solvers.algebra import Dense
@@ -87,7 +87,7 @@ def lyapunov_exponent(
     if mask is not None:
         mask = ops.cast(ops.convert_to_tensor(mask), "bool")
     # The identity at a masked step: it leaves the direction of a difference as it is.
-    cell, inputs = masked(cell, inputs, mask)
+    cell, inputs = marked(cell, inputs, mask)
     jacobian = cell.jacobian(previous_states(ops.convert_to_tensor(initial_state), states), inputs)
     if cell.structure == "dense":
         stretches = _stretches(jacobian)

@@ -14,6 +14,7 @@ from tracking import FlipFlop, ModularArithmetic, Parity, WordProblem
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "paper"))
 
+from rows import Row  # noqa: E402
 from training import Experiment, steps_per_execution  # noqa: E402
 
 # Learning rates, the first of which is run first.
@@ -202,16 +203,27 @@ class Beyond(Experiment):
     batch_size: int
     test_sequences: int
 
+    @classmethod
+    def of(cls, task, **settings):
+        """With the task's own training."""
+        own = TASKS[task]
+        settings |= {"batch_size": own.batch_size, "test_sequences": own.test_sequences}
+        return cls(task=task, epochs=own.epochs, **settings)
+
     def smoke(self):
         small = {"steps": 2, "batch_size": 4, "test_sequences": 4}
         return dataclasses.replace(self, epochs=2, **small)
 
     def build_model(self):
-        task = self._data("train", self.batch_size, self.batch_size, 0)
-        make, *sizes = MIXERS[self.mixer]
-        size = sizes[("parameters", "states").index(self.equal)]
-        mixers = [make(size) for _ in range(self.depth)]
+        task = self._data("train", 1, 1, 0)
+        make = MIXERS[self.mixer][0]
+        mixers = [make(self.size) for _ in range(self.depth)]
         return gated(mixers, task.vocabulary, task.classes)
+
+    @property
+    def size(self):
+        """Of the mixer, as `MIXERS` has it."""
+        return MIXERS[self.mixer][1 + ("parameters", "states").index(self.equal)]
 
     def load_data(self, seed):
         return (
@@ -266,56 +278,20 @@ class Beyond(Experiment):
         return TASKS[self.task].data(split, batch_size, sequences, seed, **settings)
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A row as those of the paper, but without a figure of the paper's."""
-
-    experiment: Beyond
-
-    @property
-    def name(self):
-        own = self.experiment
-        rate = f"rate{own.learning_rate:g}"
-        return f"{own.task}-{own.mixer}-{own.depth}-{own.equal}-{rate}"
-
-    @property
-    def label(self):
-        own = self.experiment
-        return f"{own.mixer}, {own.depth} layers, equal {own.equal}, rate {own.learning_rate:g}"
-
-    @property
-    def table(self):
-        return self.experiment.task
-
-    @property
-    def runs_of(self):
-        return self.name
+def named(experiment):
+    own = experiment
+    rate = f"rate{own.learning_rate:g}"
+    name = f"{own.task}-{own.mixer}-{own.depth}-{own.equal}-{rate}"
+    layers = "layer" if own.depth == 1 else "layers"
+    label = f"{own.mixer}, {own.depth} {layers}, equal {own.equal}, {rate}"
+    return Row(name, label, experiment, None)
 
 
-def rows():
-    """What decides most comes first: one layer before two, one table before the other."""
-    variants = [
-        (depth, equal, rate)
-        for depth, equal in ((1, "parameters"), (2, "parameters"), (1, "states"), (2, "states"))
-        for rate in RATES
-    ]
-    return [
-        Row(
-            Beyond(
-                task=name,
-                mixer=mixer,
-                depth=depth,
-                equal=equal,
-                learning_rate=rate,
-                epochs=task.epochs,
-                batch_size=task.batch_size,
-                test_sequences=task.test_sequences,
-            )
-        )
-        for depth, equal, rate in variants
-        for name, task in TASKS.items()
-        for mixer in MIXERS
-    ]
-
-
-ROWS = rows()
+# What decides most comes first: one layer before two, one size before the other.
+ROWS = [
+    named(Beyond.of(task, mixer=mixer, depth=depth, equal=equal, learning_rate=rate))
+    for depth, equal in ((1, "parameters"), (2, "parameters"), (1, "states"), (2, "states"))
+    for rate in RATES
+    for task in TASKS
+    for mixer in MIXERS
+]

@@ -128,8 +128,12 @@ class Ih0(Experiment):
     def smoke(self):
         return dataclasses.replace(self, epochs=2, steps=4, batch_size=8)
 
+    def embeddings(self):
+        """Where the symbols' vectors start."""
+        return ih0_start
+
     def build_model(self):
-        embedding = SymbolEmbedding(3, 2, embeddings_initializer=ih0_start, name="symbols")
+        embedding = SymbolEmbedding(3, 2, embeddings_initializer=self.embeddings(), name="symbols")
         fixed = {"gate_initializer": "ones", "readout_initializer": "ones"}
         return keras.Sequential(
             [

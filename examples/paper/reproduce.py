@@ -59,9 +59,9 @@ def suite_of(names):
     if names[:1] != ["beyond"]:
         return PAPER, names
     sys.path.append(str(ROOT / "examples" / "beyond"))
-    from experiments import ROWS as BEYOND
-
-    return Suite("beyond", BEYOND, BEYOND, "page"), names[1:]
+    parts = (importlib.import_module(name) for name in ("experiments", "newton", "principles"))
+    rows = [row for part in parts for row in part.ROWS]
+    return Suite("beyond", rows, rows, "page"), names[1:]
 
 
 def main(argv=None):

@@ -19,6 +19,9 @@ METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
 class Experiment(abc.ABC):
     """A frozen dataclass of settings, among them `learning_rate` and `epochs`."""
 
+    # What is kept of each epoch.
+    metrics = METRICS
+
     @abc.abstractmethod
     def build_model(self):
         """A model of symbols or images to logits, not compiled."""
@@ -63,7 +66,7 @@ def run(experiment, seed, folder, budget_minutes):
     model = experiment.build_model()
     experiment.compile(model)
     identity = identity_of(experiment, seed)
-    progress = Progress(folder, budget_minutes, identity)
+    progress = Progress(folder, budget_minutes, identity, experiment.metrics)
     epochs_done = progress.resume(model)
     # Keras advances the epoch of the data before each pass, and that of validation after it too.
     train.epoch, validation.epoch = epochs_done, 2 * epochs_done
@@ -122,8 +125,9 @@ class Progress(keras.callbacks.Callback):
     at any moment leaves a state to go on from. To be the last of the callbacks.
     """
 
-    def __init__(self, folder, budget_minutes, identity):
+    def __init__(self, folder, budget_minutes, identity, metrics=METRICS):
         super().__init__()
+        self.metrics = metrics
         self.folder = folder
         self.budget_seconds = 60 * budget_minutes
         self.state = {"identity": identity, "history": [], "best_epoch": 0}
@@ -171,7 +175,7 @@ class Progress(keras.callbacks.Callback):
             "best_epoch": self.state["best_epoch"],
             "stopped_by": self.state["stopped_by"],
             "seconds": round(self.state["seconds"], 1),
-            "history": {name: [epoch[name] for epoch in history] for name in METRICS},
+            "history": {name: [epoch[name] for epoch in history] for name in self.metrics},
         }
 
     def on_train_begin(self, logs=None):
@@ -179,7 +183,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         history = self.state["history"]
-        history.append({name: float(logs[name]) for name in METRICS})
+        history.append({name: float(logs[name]) for name in self.metrics})
         # NaN is never the best; the first epoch is, for want of another.
         losses = [np.nan_to_num(epoch["val_loss"], nan=np.inf) for epoch in history]
         self.state["best_epoch"] = 1 + int(np.argmin(losses))

@@ -7,7 +7,7 @@ from keras_coffee._typing import Tensor
 
 def align(x: Tensor, like: Tensor) -> Tensor:
     """`x`, whose axes are the first ones of `like`, with axes of length 1 for the others."""
-    return ops.reshape(x, (*ops.shape(x), *(1,) * (len(like.shape) - len(x.shape))))
+    return x[(..., *(None,) * (len(like.shape) - len(x.shape)))]
 
 
 def tanh(x: Tensor) -> Tensor:

@@ -88,12 +88,18 @@ class Block(RecurrentLayer):
         if not self.mixer.built:  # as one is that comes from a file
             self.mixer.build(inputs_shape)
 
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         if initial_state is None:
             initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        mixed, state = self.mixer.advance(self.norm(inputs), initial_state, mask)
+        mixed, state = self.mixer.advance(self.norm(inputs), initial_state, mask, reset)
         outputs = inputs + ops.cast(mixed, inputs.dtype)
-        return masking.repeat_last(outputs, mask), state
+        return masking.repeat_last(outputs, mask, reset), state
 
     def get_config(self) -> dict[str, Any]:
         own = {"mixer": serialized_mixer(self.mixer), "epsilon": self.epsilon}

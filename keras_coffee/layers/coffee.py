@@ -172,7 +172,11 @@ class CoffeeLayer(StateSpaceLayer):
         return specs
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         return coffee_scan(
             inputs,
@@ -181,6 +185,7 @@ class CoffeeLayer(StateSpaceLayer):
             feedback=self.feedback,
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )

@@ -104,7 +104,11 @@ class LinearizedS6Layer(StateSpaceLayer):
         super().__init__(**handed_on(locals()))
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         return selective_scan(
             inputs,
@@ -115,6 +119,7 @@ class LinearizedS6Layer(StateSpaceLayer):
             discretization="euler",
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )

@@ -134,13 +134,19 @@ class LRU(RecurrentLayer):
             exponent = -2 * ops.exp(ops.cast(self.log_decay, self.state_dtype))
             self.log_scale.assign(0.5 * ops.log(-ops.expm1(exponent)))
 
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         logs = self.log_decay, self.log_phase, self.log_scale
         log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in logs)
         real, imaginary = ops.split(self.project(inputs, self.input_kernel), 2, axis=-1)
         drive = complex_of(*(ops.exp(log_scale) * x for x in (real, imaginary)))
-        sequences = drive, inputs
-        read, state = self.run_cell(LRUCell(log_decay, log_phase), sequences, initial_state, mask)
+        cell, sequences = LRUCell(log_decay, log_phase), (drive, inputs)
+        read, state = self.run_cell(cell, sequences, initial_state, mask, reset)
         # Re(C x) + W u, with the sign of the imaginary part in C.
         kernel = ops.concatenate([self.output_kernel, self.skip], axis=0)
         return self.project(read, kernel), state

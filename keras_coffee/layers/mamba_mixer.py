@@ -182,20 +182,24 @@ class MambaMixer(RecurrentLayer):
                 layer.build((*inputs_shape[:2], self.expand * self._dim))
 
     def scan(
-        self, inputs: Tensor, initial_state: Any, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         states = self._states(initial_state, ops.shape(inputs)[0])
         branches = self._biased(self.project(inputs, self.input_projection), "input_bias")
         inner = self.expand * inputs.shape[-1]
         mixed, gate = branches[..., :inner], branches[..., inner:]
         if self.convolution is not None:
-            mixed, states[0] = self.convolution.advance(mixed, states[0], mask)
+            mixed, states[0] = self.convolution.advance(mixed, states[0], mask, reset)
             mixed = ops.cast(mixed, inputs.dtype)
         first = 0 if self.convolution is None else 1
-        mixed, states[first:] = self._mixed(mixed, states[first:], mask)
+        mixed, states[first:] = self._mixed(mixed, states[first:], mask, reset)
         gated = ops.cast(mixed, inputs.dtype) * ops.silu(gate)
         outputs = self._biased(self.project(gated, self.output_projection), "output_bias")
-        return masking.repeat_last(outputs, mask), states
+        return masking.repeat_last(outputs, mask, reset), states
 
     def _states(self, given: Any, batch: Any) -> list[Tensor]:
         if given is None:
@@ -206,10 +210,10 @@ class MambaMixer(RecurrentLayer):
         return x + ops.cast(getattr(self, name), x.dtype) if self.use_bias else x
 
     def _mixed(
-        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         if self.mixer is not None:
-            outputs, final = self.mixer.advance(inputs, states, mask)
+            outputs, final = self.mixer.advance(inputs, states, mask, reset)
             return outputs, final if isinstance(final, list) else [final]
         selected = self.project(inputs, self.selection_projection)
         first, second = selected.shape[-1] - 2 * self.n, selected.shape[-1] - self.n
@@ -225,6 +229,7 @@ class MambaMixer(RecurrentLayer):
             delta_bias=self.step_bias,
             initial_state=states[0],
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )

@@ -92,13 +92,19 @@ class MinGRU(RecurrentLayer):
     def output_size(self, dim: int) -> int:
         return self.units
 
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         driven = self.project(inputs, self.kernel)
         if self.use_bias:
             driven = driven + ops.cast(self.bias, driven.dtype)
         gate, candidate = ops.split(driven, 2, axis=-1)
         sequences = gate, self.activation(candidate)
-        return self.run_cell(MinGRUCell(), sequences, initial_state, mask)
+        return self.run_cell(MinGRUCell(), sequences, initial_state, mask, reset)
 
     def get_config(self) -> dict[str, Any]:
         is_positive = self.activation is _positive

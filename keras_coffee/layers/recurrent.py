@@ -1,6 +1,7 @@
 """What the recurrent layers share: the surface of Keras' own recurrent layers."""
 
 import abc
+import inspect
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -70,8 +71,12 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: `(B, T)`, False at steps to skip: the states are held there. None: the mask that the
             inputs carry, if any.
         training: Ignored.
-        inputs_mask: Set by Keras if the inputs carry a mask and an initial state is given too. Pass
-            `mask` yourself.
+        inputs_mask: Set by Keras if the inputs carry a mask and an initial state or `reset` is
+            given too. Pass `mask` yourself.
+        reset: `(B, T)`, True where a new sequence begins in a row, as in packed batches and
+            episodes: the states are zero before that step, whatever came before, initial and
+            carried states included, and no gradient goes back past it. At a masked step the zeros
+            are held. A layer that goes backwards reads each sequence from its end. None: nowhere.
 
     Returns:
         Outputs `(B, T, F)`, or `(B, F)` if `return_sequences=False`, in the compute dtype; with
@@ -99,8 +104,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         ...     def output_size(self, dim):
         ...         return dim
         ...
-        ...     def scan(self, inputs, initial_state, mask):
-        ...         return self.run_cell(LeakyCell(self.decay), inputs, initial_state, mask)
+        ...     def scan(self, inputs, initial_state, mask, reset=None):
+        ...         cell = LeakyCell(self.decay)
+        ...         return self.run_cell(cell, inputs, initial_state, mask, reset)
         >>> Leaky()(np.ones((2, 5, 3))).shape
         (2, 5, 3)
     """
@@ -145,7 +151,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """The length of the last axis of the outputs, for inputs of `dim` features."""
 
     @abc.abstractmethod
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         """The recurrence itself, from the first step given to the last.
 
         Args:
@@ -154,6 +166,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 several. None: zeros.
             mask: `(B, T)`, booleans. At a step that is False the states must be held and the
                 output repeated. None: every step counts.
+            reset: `(B, T)`, booleans. Before a step that is True the states must be zero. Passed
+                only if it is given, so a layer may do without it.
 
         Returns:
             Outputs `(B, T, F)` and the final state: a tensor, or a list if there are several.
@@ -274,9 +288,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: Tensor | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         mask = inputs_mask if mask is None else mask
-        outputs, final = self._run(inputs, self._initial_states(inputs, initial_state), mask)
+        states = self._initial_states(inputs, initial_state)
+        outputs, final = self._run(inputs, states, mask, reset)
         for carried, state in zip(self._carried, final, strict=False):  # none, or all
             # A copy, since compiled steps may reuse the variable's memory while the caller holds
             # the state that is returned.
@@ -334,23 +350,42 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return masking.zero_masked(inputs, mask), mask
 
     def _run(
-        self, inputs: Tensor, states: list[Tensor] | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        states: list[Tensor] | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Outputs in the compute dtype and the final states, in the order of processing."""
         inputs, mask = self.prepare(inputs, mask)
+        reset = masking.as_mask(reset, inputs, "reset")
         if self.go_backwards:
             inputs = ops.flip(inputs, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
+            reset = None if reset is None else masking.backwards(reset)
         initial = states[0] if states is not None and len(states) == 1 else states
-        outputs, final = self.scan(inputs, initial, mask)
+        marks = {} if reset is None else {"reset": reset}
+        if marks and "reset" not in inspect.signature(self.scan).parameters:
+            raise ValueError(
+                f"`scan` of {self.name!r}, a {type(self).__name__}, takes no `reset`. Give it this "
+                "argument, `(batch, time)`, and hand it to what runs the recurrence."
+            )
+        outputs, final = self.scan(inputs, initial, mask, **marks)
         arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
-        zeroed = masking.zero_masked if self.zero_output_for_mask else masking.zero_before_first
-        outputs = zeroed(outputs, mask)
+        if self.zero_output_for_mask:
+            outputs = masking.zero_masked(outputs, mask)
+        else:
+            outputs = masking.zero_before_first(outputs, mask, reset)
         final = self.as_states(final, inputs.shape[0], "final state")
         return ops.cast(outputs, self.compute_dtype), final
 
     def run_cell(
-        self, cell: Cell, inputs: Any, initial_state: Any, mask: Tensor | None
+        self,
+        cell: Cell,
+        inputs: Any,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """A cell over time, for `scan`: `cell_scan` with the solver and states of the layer.
 
@@ -359,6 +394,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             inputs: What its step takes, `(B, T, ...)`, as tensor or tree.
             initial_state: As `scan` gets it. None: zeros.
             mask: As `scan` gets it.
+            reset: As `scan` gets it.
 
         Returns:
             Outputs and the final state, as `scan` returns them.
@@ -368,7 +404,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             initial_state = self.get_initial_state(batch)
             initial_state = initial_state[0] if len(initial_state) == 1 else initial_state
         return cell_scan(
-            cell, inputs, initial_state, mask=mask, solver=self.solver, recompute=self.recompute
+            cell,
+            inputs,
+            initial_state,
+            mask=mask,
+            reset=reset,
+            solver=self.solver,
+            recompute=self.recompute,
         )
 
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -379,7 +421,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     # Streaming.
 
-    def advance(self, inputs: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+    def advance(
+        self,
+        inputs: Tensor,
+        state: Any,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         """Some steps of a stream, in the order of time.
 
         Args:
@@ -387,6 +435,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             state: The state before them: that of the call before, or
                 `layer.get_initial_state(B)`. A tensor, or a list of one for each state.
             mask: `(B, K)`, False at steps to skip.
+            reset: `(B, K)`, True where a new sequence begins.
 
         Returns:
             Outputs of all these steps, `(B, K, F)`, and the state after them, a tensor, or a list
@@ -399,7 +448,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """
         self.check_stream()
         inputs = ops.convert_to_tensor(inputs)
-        outputs, final = self._run(inputs, self.as_states(state, inputs.shape[0]), mask)
+        outputs, final = self._run(inputs, self.as_states(state, inputs.shape[0]), mask, reset)
         return outputs, final[0] if len(final) == 1 else final
 
     def check_stream(self) -> None:
@@ -450,6 +499,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: Any = None,
         training: bool | None = None,
         inputs_mask: Any = None,
+        reset: Any = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         shapes = self.compute_output_shape(inputs.shape)
         if not self.return_state:

@@ -198,7 +198,11 @@ class S6Layer(StateSpaceLayer):
         return cls(n, **{**added, "log_transition_initializer": "s4d_real", **kwargs})
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         delta, input_matrix, output_matrix = self._projections(inputs)
         return selective_scan(
@@ -213,6 +217,7 @@ class S6Layer(StateSpaceLayer):
             delta_bias=self.step_bias if self.use_step_bias else None,
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )

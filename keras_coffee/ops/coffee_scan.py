@@ -24,6 +24,7 @@ def coffee_scan(
     feedback: Feedback = "sigmoid",
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -53,6 +54,9 @@ def coffee_scan(
         mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
             repeated, zero before the first step that counts. Values at such a step have no effect,
             not even NaN. None: every step counts.
+        reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
+            whatever came before it, and no gradient goes back past it. A masked step holds these
+            zeros. None: nowhere.
         solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or a `Newton` or `Elk` of
             `keras_coffee.solvers`; these are parallel in time, and keep all states for the
             gradient.
@@ -85,6 +89,7 @@ def coffee_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)
+    reset = masking.as_mask(reset, inputs, "reset")
     source = masking.zero_masked(ops.cast(inputs, dtype), mask)
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
@@ -108,5 +113,5 @@ def coffee_scan(
     if gate_inputs is not None:
         gate_inputs = arguments.as_parameter(gate_inputs, "gate_inputs", tuple(inputs.shape), dtype)
         sequences = source, masking.zero_masked(gate_inputs, mask)
-    outputs, final_state = run(cell, sequences, state, mask, solver, recompute)
-    return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state
+    outputs, final_state = run(cell, sequences, state, mask, reset, solver, recompute)
+    return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state

@@ -29,6 +29,7 @@ def selective_scan(
     delta_bias: Tensor | None = None,
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -62,6 +63,9 @@ def selective_scan(
         mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
             repeated, zero before the first step that counts. Values at such a step have no effect,
             not even NaN. None: every step counts.
+        reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
+            whatever came before it, and no gradient goes back past it. A masked step holds these
+            zeros. None: nowhere.
         solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states),
             or a `Sequential` or `Associative` of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
@@ -94,10 +98,12 @@ def selective_scan(
         )
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
-    mask = masking.as_mask(mask, inputs)
-    # A skip connection reads the inputs, which a masked step repeats with its output.
-    held = masking.zero_masked if skip is None else masking.repeat_last
-    sequences = held(ops.cast(inputs, dtype), mask)
+    mask, reset = masking.as_mask(mask, inputs), masking.as_mask(reset, inputs, "reset")
+    sequences = ops.cast(inputs, dtype)
+    if skip is None:
+        sequences = masking.zero_masked(sequences, mask)
+    else:  # it reads the inputs, which a masked step repeats with its output
+        sequences = masking.repeat_last(sequences, mask, reset)
     delta = arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype)
     transition = arguments.as_transition(transition, inputs, dtype)
     input_matrix = _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype)
@@ -113,7 +119,7 @@ def selective_scan(
     else:
         fixed["input_matrix"] = input_matrix
     if len(output_matrix.shape) == 3:
-        varying.append(masking.repeat_last(output_matrix, mask))
+        varying.append(masking.repeat_last(output_matrix, mask, reset))
     else:
         fixed["output_matrix"] = output_matrix
     cell = SelectiveCell(
@@ -122,8 +128,8 @@ def selective_scan(
     state = arguments.as_initial_state(initial_state, sequences, transition)
     # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
     solver = "sequential" if solver == "auto" else solver
-    outputs, final_state = run(cell, tuple(varying), state, None, solver, recompute)
-    return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state
+    outputs, final_state = run(cell, tuple(varying), state, None, reset, solver, recompute)
+    return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state
 
 
 def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dtype: str) -> Tensor:

@@ -108,7 +108,8 @@ class Program:
         is_masked = mask is not None or _carries_mask(inputs)
         carrier = carrier_of(layer, inputs, call.outputs[0], is_masked)
         carrier.build(inputs.shape)
-        return Call(carrier, (inputs,), {"mask": mask}, call.outputs, carrier.state_names(path))
+        marks = {"mask": mask, "reset": given.get("reset")}
+        return Call(carrier, (inputs,), marks, call.outputs, carrier.state_names(path))
 
     def _path(self, path: str, operation: Any) -> str:
         """The name of a layer behind those of the models that it is in, another for each call."""

@@ -5,12 +5,16 @@ import math
 from pathlib import Path
 
 import keras
+import numpy as np
 import programs
 import pytest
+
+from keras_coffee import LinearizedS6Layer
 
 ROOT = Path(__file__).parents[2]
 reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
 experiments = programs.load_with_siblings(ROOT / "examples" / "beyond" / "experiments.py")
+principles = programs.load_with_siblings(ROOT / "examples" / "beyond" / "principles.py")
 MIXERS = experiments.MIXERS
 ROW = "flipflop-coffee-1-parameters-rate0.003"
 
@@ -26,6 +30,7 @@ def run(mixer, accuracy, rate=0.003, seed=0, best=0.5, **settings):
     settings |= {"mixer": mixer, "learning_rate": rate}
     return {
         "row": f"{mixer}-{settings}",
+        "experiment": "Beyond",
         "settings": settings,
         "backend": "jax",
         "seed": seed,
@@ -114,12 +119,45 @@ def test_cells_say_what_works_and_what_was_not_expected(page):
     assert cells["mamba"] == "0.500 (1)"
     assert cells["lru"] == "not run yet"
     verdicts = page.verdicts(found)
-    assert "**GRU.** Use it for: Parity. Not run yet: Flip-flop" in verdicts
+    assert "**GRU.** Use it for: Parity. Not run yet: 9 tasks.\n" in verdicts
     assert "**LSTM.** Learns, but not beyond the lengths of training: Parity." in verdicts
     assert "**S6, Mamba's.** Not for: Parity." in verdicts
 
 
 def test_the_page_is_what_the_files_say(page):
-    runs = page.grouped(page.records.read(ROOT / "results" / "beyond"))
+    runs = page.records.read(ROOT / "results" / "beyond")
     expected = (ROOT / "docs" / "beyond_the_paper.md").read_text()
     assert expected == page.page(runs), 'Run `make reproduce ARGS="beyond report"`.'
+
+
+def test_newton_is_watched_while_a_model_learns(tmp_path):
+    folders = [f"--{name}={tmp_path / name}" for name in ("results", "work")]
+    reproduce.main(["beyond", "newton-copying", "--smoke", *folders])
+    (file,) = (tmp_path / "results").iterdir()
+    history = json.loads(file.read_text())["history"]
+    assert len(history["coffee_iterations"]) == 2
+    assert all(1 <= count <= 16 for count in history["coffee_iterations"])
+    assert all(0 <= share <= 1 for share in history["coffee_converged"])
+
+
+def test_vectors_by_the_principles_open_and_close_all_gates():
+    keras.utils.set_random_seed(0)
+    trigger, *targets = keras.ops.convert_to_numpy(principles.Principled()((3, 2)))
+    assert trigger.tolist() == [6, 6]
+    assert (np.array(targets) < 0).all()
+    np.testing.assert_allclose(np.linalg.norm(targets, axis=1), 10, rtol=1e-5)
+    # Nearly as far from each other as a quadrant allows.
+    assert targets[0] @ targets[1] < 100 * np.cos(np.radians(60))
+
+
+def test_linearized_s6_represents_parity_exactly():
+    """With λ = -2 a gate of one flips a state, x into c - x, and one of zero holds it."""
+    steps = 4096
+    flips = np.random.default_rng(0).integers(2, size=(1, steps, 1))
+    layer = LinearizedS6Layer(1, transition_initializer=keras.initializers.Constant(-2.0))
+    inputs = np.where(flips, 1.0, -1.0).astype("float32")
+    layer.build(inputs.shape)
+    for weight, value in (("step_projection", 1000.0), ("input_matrix", 1.0), ("readout", 1.0)):
+        getattr(layer, weight).assign(np.full((1, 1), value))
+    outputs = keras.ops.convert_to_numpy(layer(inputs))
+    np.testing.assert_array_equal(outputs, flips.cumsum(axis=1) % 2)

@@ -139,6 +139,15 @@ INLINE void store_state(const sizes *s, block x, const real *from, real *restric
         to[((x.b + r) * s->dim + x.d + d) * s->states + j] = from[j * x.stride + r * x.width + d];
 }
 
+/* Zeros in the lanes (n, stride) of the sequences that begin at step t: in a state before the step,
+ * and in the adjoint that would go back past it. Called after HAS_RESET is found to be 1. */
+INLINE void restart(const sizes *s, block x, int64_t t, const real *reset, real *restrict lanes) {
+  for (int64_t r = 0; r < x.rows; r++)
+    if (reset[(x.b + r) * s->length + t] != 0)
+      for (int64_t j = 0; j < s->states; j++)
+        memset(lanes + j * x.stride + r * x.width, 0, x.width * sizeof(real));
+}
+
 /* States kept for the gradient, (chunks, B, D, n): those before step c keep. */
 INLINE int64_t place_of_chunk(const sizes *s, int64_t c) { return c * s->batch * s->dim * s->states; }
 

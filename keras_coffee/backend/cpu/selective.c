@@ -5,12 +5,12 @@
  * Options: DISCRETIZATION, of which EULER takes 1 + z and 1 for e^z and φ, and MAMBA e^z and 1;
  * DELTA_SOFTPLUS, with which Δ = softplus(d + β) of the given d, else d + β. Each of b and C is
  * either a sequence (B, T, n), which the features share, or a weight (D, n); s and β are weights
- * (D, 1).
+ * (D, 1). Where a reset is not 0, x is zero before the step.
  */
 #include "common.h"
 
 enum { ZERO_ORDER_HOLD, EULER, MAMBA };
-enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, SEQUENCES };
+enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, RESET, SEQUENCES };
 enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, DELTA_BIAS, WEIGHTS };
 
 /* An exponential takes longer than to write and read it. With a hold, φ and φ' come from it too. */
@@ -176,6 +176,7 @@ int scan_forward(const sizes *s, real *const *arrays) {
     load_state(s, x, initial_state, w.state);
     for (int64_t t = 0; t < s->length; t++) {
       load_step(s, x, t, sequences, &w);
+      if (HAS_RESET) restart(s, x, t, sequences[RESET], w.state);
       if (s->keep && t % s->keep == 0)
         store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
       advance(s, x, &w, NULL);
@@ -257,6 +258,7 @@ static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
   for (int64_t t = start; t < stop; t++) {
     load_sources(s, x, t, sequences, w);
     advance(s, x, w, w->states + (t - start) * row);
+    if (HAS_RESET) restart(s, x, t + 1, sequences[RESET], w->state);
   }
 }
 
@@ -311,6 +313,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
         load_step(s, x, t, sequences, &w);
         gather(s, x, t, grad_outputs, w.grads);
         retreat(s, x, &w, w.states + (t - start) * row);
+        if (HAS_RESET) restart(s, x, t, sequences[RESET], w.adjoint);
         scatter(s, x, t, w.outputs, grad_sequences[INPUTS]);
         scatter(s, x, t, w.state, grad_sequences[DELTA]);
         if (HAS_VARYING_INPUT_MATRIX)

@@ -45,8 +45,10 @@ class Recurrence:
 
     Attributes:
         kinds: what each sequence is: "feature" `(B, T, D)`, "state" `(B, T, n)` or "mask" `(B, T)`,
-            which has no gradient. The first one is of kind "feature".
-        advance: `advance(weights, state, inputs_t, **options)`, the next state.
+            which has no gradient. The first one is of kind "feature". The last one has the resets:
+            where it is not 0, the state is zero before the step.
+        advance: `advance(weights, state, inputs_t, **options)`, the next state. Its inputs, and
+            those of `read`, come without the resets.
         read: `read(weights, state, inputs_t)`, the outputs, from the next state.
     """
 
@@ -252,8 +254,9 @@ class Tile:
 
     def at(self, kind, t):
         """The index of step `t` of a sequence."""
-        last = {"feature": (self.features,), "state": (self.states,), "mask": ()}[kind]
-        return self.sequence, t, *last
+        if kind == "mask":  # one number for all pairs, each of which loads it
+            return self.sequence + lax.full_like(self.features, 0), t
+        return self.sequence, t, self.features if kind == "feature" else self.states
 
     def load_step(self, t, kind, ref):
         return self.load(ref, self.at(kind, t), self.inside[kind])
@@ -279,6 +282,9 @@ def _step(recurrence, options, tile):
     """`step(weights, state, inputs_t) -> (state, outputs_t)`."""
 
     def step(weights, state, inputs_t):
+        *inputs_t, reset = inputs_t
+        if reset is not None:
+            state = jnp.where(reset != 0, 0, state)
         state = recurrence.advance(weights, state, inputs_t, **options)
         if tile.is_padded:  # What only fills the tile must not reach a sum: zero times infinity.
             state = jnp.where(tile.valid, state, 0)

@@ -89,7 +89,7 @@ def _zero_order_hold(transition, delta):
 
 _DISCRETIZE = {"zoh": _zero_order_hold, "euler": _forward_euler, "mamba": _mamba}
 
-COFFEE = Recurrence(("feature", "feature", "mask"), _coffee_advance, _coffee_read)
+COFFEE = Recurrence(("feature", "feature", "mask", "mask"), _coffee_advance, _coffee_read)
 SELECTIVE = Recurrence(
-    ("feature", "feature", "state", "state"), _selective_advance, _selective_read
+    ("feature", "feature", "state", "state", "mask"), _selective_advance, _selective_read
 )
