@@ -1,4 +1,4 @@
-"""Times COFFEE, S6 and Mamba, ours and other people's, forward and backward, beside the limit of one core.
+"""Times COFFEE, S6 and Mamba, ours and others, forward and backward, beside the limit of one core.
 
 Run it once for each backend; README.md says how to read it:
 
