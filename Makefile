@@ -47,7 +47,7 @@ reproduce: .venv/installed-demo-$(KERAS_BACKEND)
 starts: .venv/installed-dev
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/beyond/starts.py $(ARGS)
 
-# Every row of the paper for a few steps, images of noise in the place of MNIST.
+# Every row of the paper for a few steps, images of noise instead of MNIST.
 reproduce-smoke: .venv/installed-demo-$(KERAS_BACKEND)
 	rm -rf outputs/smoke
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py --all --smoke

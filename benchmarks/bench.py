@@ -5,7 +5,7 @@ Run it once for each backend; README.md says how to read it:
     KERAS_BACKEND=jax python benchmarks/bench.py
 
 Answers of all that computes the same are compared before anything is timed. One thread on one core
-unless told otherwise, everything in one run, taking turns.
+by default; everything in one run, taking turns.
 """
 
 import argparse

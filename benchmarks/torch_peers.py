@@ -8,7 +8,7 @@ import torch
 def mambapy_scan():
     """The selective scan around the parallel scan of mambapy.
 
-    As in its `MambaBlock.selective_scan`, but for the input, which that takes as Δ B u; here the
+    As in its `MambaBlock.selective_scan`, except for the input, which it takes as Δ B u; here the
     zero-order hold, as for A and as in our S6.
     """
     from mambapy.pscan import pscan

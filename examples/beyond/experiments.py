@@ -19,7 +19,7 @@ from training import Experiment, steps_per_execution  # noqa: E402
 
 # Learning rates, the first of which is run first.
 RATES = (0.003, 0.001)
-# The accuracy beyond training of what is said to work.
+# The accuracy, in the hardest of its tests, of what is said to work.
 BEYOND_IT = 0.95
 
 
@@ -31,12 +31,11 @@ class Task:
         title: What the page calls it.
         make: The data set.
         train: Its settings in training and validation.
-        tests: Its settings in each test, by what the page calls it. The first is the one that
-            decides.
+        tests: Its settings in each test, by what the page calls it.
         epochs: Of 100 steps.
         batch_size: Sequences in a batch.
         test_sequences: How many there are in validation and in each test.
-        chance: The accuracy of guesses in the first test.
+        chance: The accuracy of guesses in the tests.
         works: The mixers of which one layer is expected to work beyond training. Written down
             before anything was run.
         why: The reason.

@@ -43,7 +43,7 @@ LAYERS |= {function.__name__: function for function in (s6, s6_paper, s6_mamba)}
 
 
 def swapped(layer, features, outputs):
-    """`layer(64)` in the place of `GRU(64)`."""
+    """`layer(64)` instead of `GRU(64)`."""
     inputs = keras.Input((None, features))
     hidden = layer(64, return_sequences=False)(keras.layers.Masking(PADDING)(inputs))
     return keras.Model(inputs, keras.layers.Dense(outputs)(hidden))

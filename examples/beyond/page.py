@@ -1,4 +1,4 @@
-"""docs/beyond_the_paper.md: what was expected beside what came out."""
+"""docs/beyond_the_paper.md: what was expected beside what was found."""
 
 import collections
 import inspect
@@ -46,9 +46,35 @@ before anything was run. The tasks are small: a run takes a minute on a busy cor
 is learned quickly and what is not; a longer training may learn more.
 
 """
+OUTCOME = """## The prediction from algebra {#prediction}
+
+One state of COFFEE is a map chosen by the symbol, f(x) = x + σ(w x)(λ x + u), whose gate sees that
+state alone. From this was predicted, before any run: one layer can latch once, and fails at parity
+and at flip-flop. Linearized S6 with λ = -2 represents parity: a gate of one makes x into c - x, one
+of zero holds it. A gate that sees the input may change COFFEE's answer.
+
+**Parity: confirmed.** After 500 steps GRU, LSTM and COFFEE whose gate sees the input
+(`input_gate="full"`) answer all sequences of training, and later all of 129 to 256 symbols as well.
+Linearized S6 learns it as fast, at the lengths of training. COFFEE, S6, minGRU and LRU are near
+chance on longer ones, whatever they learn of the short ones.
+
+Linearized S6 shows that to represent is not to learn. With weights set by hand it is right at 4,096
+symbols without any error, as `tests/examples/test_beyond.py` checks. The state that learned it with
+seed 0 has λ = -1.92: a two multiplies it by -0.92, so that sixty of them leave 0.7 % of it, and at
+the lengths of training nothing is left to be gained by -1.
+
+**Flip-flop: confirmed in part.** COFFEE cannot hold what it has: where 98 % of 256 symbols are to
+be ignored it loses many bits, and the layers whose gates see the symbol lose few or none. That is
+the drift that was predicted. But it does overwrite, which was not: where most symbols write or
+read, it is right nearly always, also at eight times the length of training.
+
+So where a state has to be switched, or held for long, take `CoffeeLayer(n, input_gate="full")` or a
+GRU. Both stand on few seeds; the tables say how many.
+
+"""
 METHOD = f"""## How it was measured
 
-Every mixer stands in the same residual block, as in Mamba but without its convolution: norm,
+Every mixer is in the same residual block, as in Mamba but without its convolution: norm,
 projection to 32 features, mixer, gate by silu of a second projection, projection back. A layer
 therefore sees one symbol at a time, and what it knows of others is its own memory.
 
@@ -60,7 +86,9 @@ therefore sees one symbol at a time, and what it knows of others is its own memo
   one by validation accuracy, a mean over seeds, is in the tables; each task's own table shows both.
 - Layers start as they do by default. Nothing was tuned for any of them, except the size of parity:
   GRU and linearized S6 had to learn it within a minute.
-- **Works** means an accuracy of {BEYOND_IT:g} or more beyond training, in the first test of a task.
+- **Works** means an accuracy of {BEYOND_IT:g} or more in the hardest of a task's tests, all of
+  which are beyond training. The tables above show this one. That the hardest counts, and not the
+  first, was decided after the first runs of flip-flop; the tests themselves were fixed before.
 - Numbers are means and standard deviations over seeds, whose number is in brackets.
 
 """
@@ -91,7 +119,10 @@ def page(by_row):
     runs = grouped(by_row)
     parts = [HEAD, "## Which layer for what\n\n", verdicts(runs)]
     for (depth, equal), title in VARIANTS.items():
-        parts += [f"**{title}, accuracy beyond training**\n\n", overview(runs, depth, equal)]
+        parts += [
+            f"**{title}, accuracy in the hardest test beyond training**\n\n",
+            overview(runs, depth, equal),
+        ]
     parts += [LEGEND, OUTCOME, METHOD]
     for name, task in TASKS.items():
         parts += section(name, task, runs)
@@ -108,8 +139,13 @@ def validation(run):
     return run["history"]["val_accuracy"][run["best_epoch"] - 1]
 
 
-def beyond(run):
+def first(run):
     return run["accuracy"]
+
+
+def beyond(run):
+    """The accuracy in the hardest of the tests."""
+    return min(run["accuracy"], *run["further"].values(), 1.0)
 
 
 def mean(runs, figure):
@@ -216,7 +252,7 @@ def figures(by_rate, own, further):
         f"{own[0]['parameters']:,}",
         *(cell(by_rate.get(rate, []), validation) for rate in RATES),
         f"{own[0]['settings']['learning_rate']:g}",
-        cell(own, beyond),
+        cell(own, first),
         *(cell(own, lambda run, test=test: run["further"][test]) for test in further),
         f"{mean(own, lambda run: run['seconds']) / 60:.1f}",
     ]
@@ -294,7 +330,7 @@ def draw_lengths(runs, file):
     for mixer, color, mark in zip(MIXERS, COLORS, MARKS, strict=True):
         own = best(runs["induction", mixer, *FIRST])
         if own:
-            curves = [[validation(run), beyond(run), *run["further"].values()] for run in own]
+            curves = [[validation(run), first(run), *run["further"].values()] for run in own]
             heights = [statistics.mean(column) for column in zip(*curves, strict=True)]
             axes.plot(lengths, heights, color=color, marker=mark, ms=5, label=TITLES[mixer])
     axes.set_xscale("log", base=2)
@@ -321,6 +357,3 @@ def save(axes, file):
     if axes.get_legend_handles_labels()[0]:
         axes.legend(labelcolor="gray", framealpha=0, fontsize="small")
     axes.figure.savefig(file, dpi=240, transparent=True)
-
-
-OUTCOME = ""

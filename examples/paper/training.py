@@ -184,7 +184,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         history = self.state["history"]
         history.append({name: float(logs[name]) for name in self.metrics})
-        # NaN is never the best; the first epoch is, for want of another.
+        # NaN is never the best; if all are NaN, the first epoch is.
         losses = [np.nan_to_num(epoch["val_loss"], nan=np.inf) for epoch in history]
         self.state["best_epoch"] = 1 + int(np.argmin(losses))
         self.state["seconds"] = time.perf_counter() - self._start

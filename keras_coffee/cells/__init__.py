@@ -1,4 +1,4 @@
-"""The mathematics of one step: what the recurrences are, without loops."""
+"""The mathematics of one step of each recurrence."""
 
 from keras_coffee.cells.affine import AffineCell as AffineCell
 from keras_coffee.cells.cell import Cell as Cell

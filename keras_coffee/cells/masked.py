@@ -1,4 +1,4 @@
-"""Recurrences that pass over some steps, or start again at some."""
+"""Recurrences that skip some steps, or restart at some."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from keras_coffee.cells.functions import align
 
 @dataclasses.dataclass(frozen=True)
 class MaskedCell(Cell):
-    """A recurrence that holds its state where a mask says so.
+    """A recurrence that holds its state at masked steps.
 
         x(k) = f(x(k-1), u(k)) if m(k), else x(k-1)
 
@@ -87,7 +87,7 @@ def _zero_where(condition: Tensor, x: Tensor) -> Tensor:
 def marked(
     cell: Cell, inputs: Any, mask: Tensor | None, reset: Tensor | None = None
 ) -> tuple[Cell, Any]:
-    """A cell that heeds a mask and resets, and its inputs."""
+    """A cell with a mask and resets, and its inputs."""
     if mask is not None:
         cell, inputs = MaskedCell(cell), (inputs, mask)
     return (cell, inputs) if reset is None else (ResetCell(cell), (inputs, reset))

@@ -140,8 +140,8 @@ def _check_layer(layer: Any) -> None:
         if getattr(layer, flag, False):
             raise ValueError(
                 f"`layer` must not have {flag}=True, received {layer.name!r} with it: its copies "
-                "start anew with each image, each reads in its own direction, and nothing but "
-                f"their last outputs is returned. Leave {flag} out."
+                "start anew with each image, each reads in its own direction, and only their last "
+                f"outputs are returned. Leave {flag} out."
             )
 
 

@@ -47,7 +47,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return_sequences: If True, all outputs are returned, else only the last one. Defaults to
             True (Keras' own recurrent layers: False).
         return_state: If True, the final states are returned too, `(outputs, *states)`. Defaults to
-            False.
+            False. Defaults to False. Defaults to False. Defaults to False.
         go_backwards: If True, time runs backwards, and outputs have that order. Defaults to False.
         stateful: If True, the states at the end of a batch are where the next batch starts, until
             `reset_state()`. The batch size must be known. The states are saved with the layer.
@@ -271,7 +271,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         if saved != set(weights):
             raise ValueError(
                 f"{self.name!r} has the weights {list(weights)}, but {sorted(saved)} were saved. "
-                "Give the layer the arguments that it was saved with, and call or build it before."
+                "Make the layer with the arguments that it was saved with, and build it first."
             )
         for key, weight in weights.items():
             weight.assign(store[key])
@@ -312,9 +312,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     def _check_carried_states(self, batch: int | None, size: int) -> None:
         if backend.is_converted_to_onnx():
             raise ValueError(
-                f"{self.name!r} is stateful, and ONNX has nothing to keep a state in: every call "
-                "of the file would start from the same one. Export the model with "
-                "return_state=True and initial_state=, and hand the state on."
+                f"{self.name!r} is stateful, and an ONNX file cannot keep a state: every call "
+                "would start from the same one. Export the model with return_state=True and "
+                "initial_state=, and pass the state from call to call."
             )
         if batch not in (None, size):
             received = batch if isinstance(batch, int) else "unknown size"
@@ -371,7 +371,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 "argument, `(batch, time)`, and hand it to what runs the recurrence."
             )
         outputs, final = self.scan(inputs, initial, mask, **marks)
-        arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
+        arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
         if self.zero_output_for_mask:
             outputs = masking.zero_masked(outputs, mask)
         else:

@@ -32,13 +32,13 @@ class StateSpaceLayer(RecurrentLayer):
         taken = inspect.signature(cls.__init__).parameters
         if "units" in kwargs and "units" not in taken:
             raise TypeError(
-                f"{cls.__name__} has no `units`: as many features come out as go in. Pass `n`, the "
-                "states of each feature, and put a keras.layers.Dense(units) in front for another "
-                "width."
+                f"{cls.__name__} has no `units`: its outputs are as wide as its inputs. Pass `n`, "
+                "the number of states per feature, and put a keras.layers.Dense(units) in front to "
+                "change the width."
             )
         if "n" in taken and not args and "n" not in kwargs:
             raise TypeError(
-                f"{cls.__name__} needs `n`, the number of states of each feature, for example "
+                f"{cls.__name__} needs `n`, the number of states per feature, for example "
                 f"{cls.__name__}(n=8)."
             )
         return super().__new__(cls, *args, **kwargs)

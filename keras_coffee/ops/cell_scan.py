@@ -1,4 +1,4 @@
-"""A recurrence of the user's own over whole sequences."""
+"""A user's recurrence over whole sequences."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def cell_scan(
 
     Differentiable once, in reverse, by the inputs, the initial state and the weights of the cell.
     The gradient comes from the vector-Jacobian product of a step, in one pass back through time: a
-    cell needs no Jacobian, and no loop is differentiated.
+    cell needs no Jacobian.
 
     Args:
         cell: The recurrence f and its output g: a `keras_coffee.cells.Cell`. Its weights are
@@ -68,7 +68,7 @@ def cell_scan(
         ((3, 100, 2), (3, 2))
     """
     inputs, initial_state, mask, reset = prepared(inputs, initial_state, mask, reset)
-    # Kernels trust what they are given; a cell of the user's may hold weights of other shapes.
+    # Kernels do not check shapes, and a user's cell may hold weights of other shapes.
     outputs, final_state = run(
         cell, inputs, initial_state, mask, reset, solver, recompute, has_kernel=False
     )

@@ -1,8 +1,8 @@
 """What masks and resets do in every recurrence.
 
-A masked step is the identity: Δ = 0 there, so the state is held. Nothing of what stands at a masked
-step may enter a result or a gradient, not even NaN, so it is replaced before it is used: zero times
-NaN would be NaN.
+A masked step is the identity: Δ = 0 there, so the state is held. Values at a masked step, NaN
+included, must not affect a result or a gradient, so they are replaced before use: zero times NaN
+would be NaN.
 
 A reset makes the state zero before its step, and then the step is taken, or the zeros are held if
 it is masked. Outputs that masked steps repeat are those of the same sequence.
@@ -47,7 +47,7 @@ def fill_masked(x: Tensor, mask: Tensor | None, value: float) -> Tensor:
 
 
 def zero_before_first(outputs: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
-    """Outputs with zeros until the first step that counts, as there is none yet to repeat."""
+    """Outputs with zeros before the first step that counts, where there is none to repeat."""
     if mask is None:
         return outputs
     if reset is None:  # a sum is quicker than a scan

@@ -1,4 +1,4 @@
-"""A user's own recurrence over whole sequences."""
+"""A user's recurrence, and how it was solved."""
 
 from typing import Any
 

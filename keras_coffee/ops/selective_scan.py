@@ -12,7 +12,7 @@ from keras_coffee.ops.cell_scan import run
 
 DISCRETIZATIONS = get_args(Discretization)
 
-# What softplus takes to zero, even with a bias. Not -∞: no gradient then meets zero times infinity.
+# Its softplus is zero, even with a bias. Not -∞, which would give gradients of zero times infinity.
 _NO_STEP = -1e30
 
 
@@ -51,7 +51,7 @@ def selective_scan(
         delta: Δ, the step sizes, `(B, T, D)`, or what they are computed from: see `delta_softplus`.
         transition: λ, the diagonal of A, `(D, n)`.
         input_matrix: B: `(B, T, n)`, over time and shared by the features, or `(D, n)`, constant
-            over time and each feature's own.
+            over time and one for each feature.
         output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
         discretization: `"zoh"`, the exact zero-order hold of S6, `"euler"`, its first order, or
             `"mamba"`, the decay of the first with the gain of the second.
@@ -126,7 +126,7 @@ def selective_scan(
         transition, **fixed, discretization=discretization, delta_softplus=bool(delta_softplus)
     )
     state = arguments.as_initial_state(initial_state, sequences, transition)
-    # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
+    # On most devices the fused pass is a kernel, parallel in time where that pays.
     solver = "sequential" if solver == "auto" else solver
     outputs, final_state = run(cell, tuple(varying), state, None, reset, solver, recompute)
     return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state

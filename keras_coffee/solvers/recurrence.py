@@ -37,10 +37,10 @@ def tensors_of(
 class Recurrence:
     """A cell without its tensors.
 
-    Two are equal if the same program runs them, so that backends compile one program for each.
-    Tensors come as flat lists, in the order sequences, weights, state. The sequences are the inputs
-    and after them the marks, booleans `(B, T)`: a mask, False where the state is held, and resets,
-    True where the state is zero before the step.
+    Two are equal if the same program runs them, so backends compile each program once. Tensors come
+    as flat lists, in the order sequences, weights, state. The sequences are the inputs and after
+    them the marks, booleans `(B, T)`: a mask, False where the state is held, and resets, True where
+    the state is zero before the step.
 
     Args:
         cell: The recurrence. A cell in one of its fields is a part of it.
@@ -232,7 +232,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _key_of(option: Any) -> Any:
-    """Differs where options do, although Python calls 1, 1.0 and True equal, and NaN nothing."""
+    """Differs if options differ, although in Python 1, 1.0 and True are equal, and NaN is not."""
     if isinstance(option, float):
         return option.hex()
     if isinstance(option, tuple):
@@ -263,7 +263,7 @@ class _Structure:
             return
         self.count = len(leaves_of(tree))
         self._kind = type(tree) if _is_flat(tree) else dict
-        # With zeros in place of tensors, so that none is kept alive.
+        # With zeros instead of tensors, so that no tensor is kept alive.
         is_deep = self._kind is dict
         self._tree = keras.tree.map_structure(lambda _: 0, tree) if is_deep else None
         self.key = self._kind, self.count, repr(self._tree)
@@ -273,7 +273,7 @@ class _Structure:
         return self._kind is None
 
     def check(self, cell: Cell, state: Any) -> None:
-        """Raises where leaves would go to other places, as those of a tuple for a dictionary."""
+        """Raises if the structure differs, for example a tuple instead of a dictionary."""
         if self._kind is dict and _Structure(state).key != self.key:
             raise ValueError(
                 f"`{type(cell).__name__}.step` must return a state of the structure that it is "

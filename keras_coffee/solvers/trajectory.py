@@ -90,9 +90,9 @@ def _unpacked(recurrence, tensors):
 def _attached(solver, cell, initial_state, inputs, states):
     """The states with their gradient, by implicit differentiation.
 
-    At the solution x(k) = f(x(k-1), u(k)), so a change of f at step k changes x(k) by itself and
+    At the solution x(k) = f(x(k-1), u(k)), so a change of f at step k changes x(k) directly and
     later states by the Jacobians. The gradient by f at every step is one reversed linear
-    recurrence; the framework carries it on from there, through one call of f for all steps.
+    recurrence; the framework continues from there, through one call of f for all steps.
     """
     if not backend.may_be_differentiated():
         return states

@@ -14,14 +14,14 @@ from keras_coffee.layers.arguments import check_forwards
 class Carrier(keras.layers.Layer, abc.ABC):
     """A layer of a model, with its state given and returned.
 
-    Masked steps repeat the output before them. Where a mask may pass over the first steps of a
-    block, that output is in an earlier block, so it is one more state.
+    Masked steps repeat the previous output. If a mask may skip the first steps of a block, that
+    output is in an earlier block, so it is one more state.
 
     Args:
         layer: The layer of the model. Its weights are used, not copied.
         inputs: A symbolic tensor as the layer gets it, `(B, T, ...)`.
         outputs: What the layer makes of it.
-        is_masked: Whether a mask may pass over steps.
+        is_masked: Whether a mask may skip steps.
     """
 
     def __init__(self, layer: Any, inputs: Any, outputs: Any, is_masked: bool):
@@ -117,7 +117,7 @@ def _repeat(held: Tensor, outputs: Tensor, mask: Tensor | None, reset: Tensor | 
 
 
 class RecurrentCarrier(Carrier):
-    """For the recurrent layers of this library, and all that have `advance` as they do."""
+    """For the recurrent layers of this library, and others with the same `advance`."""
 
     def __init__(self, layer: Any, *args: Any):
         layer.check_stream()
@@ -198,12 +198,12 @@ class CausalCarrier(Carrier):
     ) -> tuple[Tensor, list[Tensor]]:
         (before,) = states
         inputs = ops.concatenate([before, ops.cast(inputs, before.dtype)], axis=1)
-        # The layer pads in front once more; what these steps put out is known already.
+        # The layer pads in front again; the outputs of these steps are known already.
         return self.layer(inputs)[:, self._reach :], [inputs[:, -self._reach :]]
 
 
 def carrier_class(layer: Any) -> type[Carrier] | None:
-    """The class of the carrier for a layer; None if a stream has no state of it to carry."""
+    """The class of the carrier for a layer; None if the layer has no state."""
     if hasattr(layer, "advance") and hasattr(layer, "check_stream"):
         return RecurrentCarrier
     if isinstance(layer, keras.layers.RNN) and not isinstance(layer, _CONVOLUTIONAL):
@@ -213,7 +213,7 @@ def carrier_class(layer: Any) -> type[Carrier] | None:
     return None
 
 
-# They derive from `RNN`, but bring a loop of their own.
+# They derive from `RNN`, but have their own loop.
 _CONVOLUTIONAL = tuple(getattr(keras.layers, f"ConvLSTM{rank}D") for rank in (1, 2, 3))
 
 

@@ -95,7 +95,7 @@ def test_a_run_of_a_few_steps_becomes_a_file_and_a_page(tmp_path, monkeypatch, p
     assert list(found["further"]) == list(experiments.TASKS["flipflop"].tests)[1:]
     page.write(experiments.ROWS, tmp_path / "results", tmp_path / "docs")
     written = (tmp_path / "docs" / "beyond_the_paper.md").read_text()
-    assert f"{found['accuracy']:.3f} (1)" in written
+    assert f"| {found['accuracy']:.3f} (1) | {min(found['further'].values()):.3f} (1) |" in written
     assert (tmp_path / "docs" / "images" / "beyond_induction.png").stat().st_size > 0
 
 
@@ -104,6 +104,11 @@ def test_the_better_rate_is_that_of_validation(page):
     by_rate = page.grouped({r["row"]: [r] for r in runs})["parity", "coffee", 1, "parameters"]
     assert page.best(by_rate) == runs[1:]
     assert page.best({}) == []
+
+
+def test_the_hardest_test_counts(page):
+    assert page.beyond({"accuracy": 0.9, "further": {}}) == 0.9
+    assert page.beyond({"accuracy": 0.9, "further": {"a": 0.8, "b": 1.0}}) == 0.8
 
 
 def test_cells_say_what_works_and_what_was_not_expected(page):

@@ -323,7 +323,7 @@ class Wrong(TwoStates):
         (
             lambda y, states: (ops.cast(y, "complex64"), states),
             TypeError,
-            "What `scan` of .* puts out must be real",
+            "The outputs of `scan` of .* must be real",
         ),
     ],
     ids=["too few", "another order", "complex state", "complex outputs"],
@@ -466,7 +466,7 @@ def test_another_number_of_features_in_a_model_of_tensorflow():
 @pytest.mark.parametrize("layer_class", STATE_SPACE_LAYERS)
 @pytest.mark.parametrize("n", [(), (2,)])
 def test_units_are_told_apart_from_n(layer_class, n):
-    message = f"{layer_class.__name__} has no `units`: as many features come out as go in. Pass `n`"
+    message = f"{layer_class.__name__} has no `units`: its outputs are as wide as .* Pass `n`"
     with pytest.raises(TypeError, match=message):
         layer_class(*n, units=3)
 

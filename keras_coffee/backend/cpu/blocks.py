@@ -6,9 +6,9 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-# States that are worked on side by side: enough vectors to cover the latency of a step, few enough
-# for weights, sums and states to stay in the innermost cache. And lanes, of which each reads and
-# writes sequences of its own: the cache keeps only so many apart.
+# States that are processed side by side: enough vectors to cover the latency of a step, few enough
+# for weights, sums and states to stay in the innermost cache. And lanes, each with its own
+# sequences: the cache can hold only so many apart.
 _STATES = 256
 _LANES = range(32, 129)
 _VECTOR = 16  # as in common.h

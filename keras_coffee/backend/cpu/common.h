@@ -175,8 +175,8 @@ INLINE void sum_weight(const sizes *s, block x, int64_t k, int64_t n, const real
 /* 2^k for the whole number k next to t: zero for k = -BIAS, infinite for k = BIAS + 1. k may lie no
  * further out; if t is NaN so is k. */
 INLINE real nearest_power(real t, real *k) {
-  /* Added to a number whose last digit is 1, t is rounded, and stands in the last bits with the
-   * bias of an exponent. */
+  /* Added to a number whose last digit is 1, t is rounded, and is in the last bits with the bias of
+   * an exponent. */
   const real shift = (real)1.5 * ((int64_t)1 << MANTISSA) + BIAS, shifted = t + shift;
   integer bits;
   memcpy(&bits, &shifted, sizeof bits);

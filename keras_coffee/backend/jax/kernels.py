@@ -91,7 +91,7 @@ def _primitive(definition, kernel, batch, transformed=None):
         definition: Maps tensors and options to a list of tensors.
         kernel: The same, with the kernels of a platform as its first argument.
         batch: The rule for `vmap`.
-        transformed: What is differentiated in place of the definition, if it is something else.
+        transformed: What is differentiated instead of the definition, if anything.
     """
     transformed = transformed or definition
     primitive = Primitive(f"keras_coffee_{definition.__name__}")

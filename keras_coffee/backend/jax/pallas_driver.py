@@ -8,11 +8,11 @@ fills a warp. Everything that a step sees has two axes: features are `(1, P)`, m
 before it is computed.
 
 The gradient walks from the last step to the first with the adjoint of the state, and differentiates
-each step where it stands: `jax.vjp` of the step is traced into the kernel, so a recurrence has no
-adjoint of its own. The state before a step is a kept one, or is computed again: with `keep` steps
-between two kept states, a program first walks forward through a chunk of so many steps and writes
-their states to a buffer. The adjoints of the weights are summed over time in registers, and over
-the batch afterwards.
+each step in place: `jax.vjp` of the step is traced into the kernel, so a recurrence needs no
+adjoint. The state before a step is a kept one, or is computed again: with `keep` steps between two
+kept states, a program first walks forward through a chunk of so many steps and writes their states
+to a buffer. The adjoints of the weights are summed over time in registers, and over the batch
+afterwards.
 
 Sequences are `(B, T, D)`, `(B, T, n)` or `(B, T)`, weights `(D, n)` or `(D, 1)`, states
 `(B, D, n)`; a sequence or a weight may be None. Kept states are one flat array. The lowering

@@ -1,8 +1,8 @@
 """Any recurrence in JAX's own operations: one `lax.scan` forward, one reversed `lax.scan` back.
 
-They run wherever there is no kernel: for a cell of the user's own, on TPUs, on several devices, in
-exported programs. Loops are time-major, because `lax.scan` slices the first axis. kernels.py says
-what arguments and results are.
+They run wherever there is no kernel: for a user's cell, on TPUs, on several devices, in exported
+programs. Loops are time-major, because `lax.scan` slices the first axis. kernels.py says what
+arguments and results are.
 """
 
 import functools

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_coffee.backend.cpu import blocks, compiler, kernels
 from keras_coffee.backend.tensorflow import gradients, portable
 
-try:  # Whether a tape may be there. It is not public, and nothing that is says it.
+try:  # Whether a tape may exist. There is no public way to ask.
     from tensorflow.python.eager.record import could_possibly_record as _may_be_recorded
 except ImportError:
 
@@ -201,14 +201,14 @@ def _run_linear(operations, tensors):
     return operations.forward(*tensors, keep=0, threads=_threads())
 
 
-# One call of each against the loop, because a compiler or a version of TensorFlow may be one that
-# nobody tried.
+# Compares one call of each with the loop, because the compiler or the version of TensorFlow may be
+# untested.
 
 
 def _check(kernel, loop, shapes, dtype, marks=()):
     """Compares them on tensors of these shapes, of which some may be masks or resets."""
     try:
-        # In a thread of its own no graph is built and no tape records, whatever calls.
+        # In a separate thread no graph is built and no tape records.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             results, expected = pool.map(
                 lambda run: _results_and_gradients(run, shapes, dtype, marks), (kernel, loop)

@@ -1,7 +1,7 @@
 """Scans in TensorFlow's own operations: `tf.while_loop` both ways, compiled whoever calls them.
 
-Keras does not compile models on machines without a GPU, and an op-by-op loop is five to ten times
-slower there. So each scan is a compiled function of its own. The loops are time-major.
+Keras does not compile models on machines without a GPU, where an op-by-op loop is five to ten times
+slower. So each scan is a compiled function. The loops are time-major.
 """
 
 import functools
@@ -49,8 +49,8 @@ def _compiled(function, *constants):
 def _with_batch(x, batch):
     """`x`, which has this batch size if it does not know its own.
 
-    A carried state knows the batch, inputs in a graph often don't. Without this an operation
-    somewhere inside the loop would complain.
+    A carried state knows the batch size, inputs in a graph often do not. Otherwise an operation
+    inside the loop would raise an error.
     """
     if x.shape[0] is not None or batch is None:
         return x

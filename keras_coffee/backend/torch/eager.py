@@ -1,8 +1,8 @@
-"""Any recurrence in PyTorch's own operators. It serves where there is no kernel.
+"""Any recurrence in PyTorch's own operators, for recurrences without a kernel.
 
-An eager operation costs microseconds however small it is, so the loop over time does as little as
-it can: the step alone. Outputs are read for a block of steps at once, which the recurrence sees as
-a longer batch. Going back, all steps of a block are differentiated at once:
+Even a small eager operation costs microseconds, so the loop over time runs the step only. Outputs
+are read for a block of steps at once, which the recurrence sees as a longer batch. Going back, all
+steps of a block are differentiated at once:
 
 - if the Jacobian is diagonal, from the states that the forward pass kept. One vector-Jacobian
   product gives all Jacobians, a linear scan the adjoints l_t = g_t + J_{t+1} l_{t+1}, and a second

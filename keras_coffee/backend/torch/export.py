@@ -1,7 +1,7 @@
 """Scans in a program that is exported: one operator that loops over any number of steps.
 
-A loop of Python would be unrolled, for the length that the exporter happens to see, and the
-operators of this package would have to be there when the program runs. No gradients.
+A Python loop would be unrolled for the length that the exporter sees, and this package's operators
+would be needed when the program runs. No gradients.
 """
 
 import torch

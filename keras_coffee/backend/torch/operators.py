@@ -125,7 +125,7 @@ def _forward_operator(name):
 
 
 def _backward_operator(name):
-    """Gradients by all tensors that are there, except masks and resets, and by the state."""
+    """Gradients by all present tensors except masks and resets, and by the state."""
     sequences, weights, options = _SCHEMAS[name]
 
     def fake(grad_outputs, grad_final, kept, *tensors, **options):
@@ -153,12 +153,12 @@ BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
 
 
 def _in_memory(x):
-    """As kernels read it: PyTorch conjugates and negates when a tensor is read."""
+    """In memory as kernels read it: PyTorch conjugates and negates lazily."""
     return x.contiguous().resolve_conj().resolve_neg()
 
 
 def _linear_operator(name, schema, loop, fake):
-    """An operator that kernels compute where they are there, and a loop elsewhere."""
+    """An operator that kernels compute where they exist, and a loop elsewhere."""
 
     def run(kernels, *tensors, reverse):
         function = getattr(kernels, name) if kernels.is_available() else loop
