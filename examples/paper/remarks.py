@@ -53,6 +53,8 @@ of IH0's second vector is -10.4 in the text and -10.264 in the appendix.
 DISTANCES = """\
 ## By plain distances
 
+Losses, epochs and times of these runs are in [results/paper](../results/paper).
+
 The distance itself, not squared, gives larger losses, and the small models and those with noise do
 not reach the paper:
 

@@ -36,7 +36,7 @@ def page(rows, runs, again):
         parts += images(table)
     parts += [OPEN]
     for text, other in ((DISTANCES, PLAIN), (OTHERS, TRIED)):
-        parts += [text, verdicts(other, runs), *section(other, runs)]
+        parts += [text, verdicts(other, runs), *remarks(other)]
     parts += ["## On the three backends\n\n", backends([*rows, *PLAIN], runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
@@ -69,9 +69,12 @@ def judgement(row, runs):
 def section(rows, runs):
     """The details of the rows that were run, and what is known of them."""
     known = [(row, records.main_runs(runs[row.runs_of])) for row in rows]
-    cells = [line(row, own) for row, own in known if own]
-    remarks = [f"- **{row.label}**: {OF_ROWS[row.name]}\n" for row in rows if row.name in OF_ROWS]
-    return [details(cells), *remarks, "\n" * bool(remarks)]
+    return [details([line(row, own) for row, own in known if own]), *remarks(rows)]
+
+
+def remarks(rows):
+    said = [f"- **{row.label}**: {OF_ROWS[row.name]}\n" for row in rows if row.name in OF_ROWS]
+    return [*said, "\n" * bool(said)]
 
 
 def details(cells):
