@@ -131,6 +131,7 @@ def mambas(dim, n, layers, vocabulary):
         hidden_size=dim,
         state_size=n,
         num_hidden_layers=layers,
+        initializer_range=0.02,  # with its default, 24 layers amplify rounding
         eos_token_id=None,  # a text of full length
         pad_token_id=0,
     )
