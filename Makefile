@@ -155,6 +155,7 @@ $(BACKENDS:%=bench-%): bench-%: .venv/installed-bench
 # Where the peers cannot be installed, their rows are left out and say so.
 .venv/installed-bench: .venv/installed-dev
 	-$(INSTALL) --no-deps mambapy pararnn-torch safetensors
+	-$(INSTALL) --no-deps transformers tokenizers huggingface_hub regex filelock pyyaml tqdm
 	touch $@
 
 $(RUN):

@@ -5,8 +5,9 @@ import statistics
 
 import plots
 import records
+import rivals
 from induction_heads import IH0_PAPER
-from remarks import DISTANCES, HEAD, MEANINGS, OF_ROWS, OPEN, OTHERS
+from remarks import DISTANCES, HEAD, MEANINGS, OF_ROWS, OPEN, OTHERS, RIVALS
 from rows import PLAIN, TABLES, TRIED
 
 GOOD = ("reproduced", "better", "higher")
@@ -28,7 +29,11 @@ def write(rows, folder, docs):
 
 
 def page(rows, runs, again):
-    parts = [HEAD, counts(rows, runs), verdicts(rows, runs, with_table=True), MEANINGS]
+    parts = [HEAD, RIVALS]
+    for title, lines in rivals.tables(runs):
+        parts += [f"**{title}**\n\n{as_table(rivals.COLUMNS, lines)}"] if lines else []
+    parts += ["## The paper's rows\n\n"]
+    parts += [counts(rows, runs), verdicts(rows, runs, with_table=True), MEANINGS]
     for table, title in TABLES.items():
         own = [row for row in rows if row.table == table]
         parts += [f"## {title}\n\n", *section(own, runs)]
@@ -36,7 +41,7 @@ def page(rows, runs, again):
         parts += images(table)
     parts += [OPEN]
     for text, other in ((DISTANCES, PLAIN), (OTHERS, TRIED)):
-        parts += [text, verdicts(other, runs), *section(other, runs)]
+        parts += [text, verdicts(other, runs), *remarks(other)]
     parts += ["## On the three backends\n\n", backends([*rows, *PLAIN], runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
@@ -69,9 +74,12 @@ def judgement(row, runs):
 def section(rows, runs):
     """The details of the rows that were run, and what is known of them."""
     known = [(row, records.main_runs(runs[row.runs_of])) for row in rows]
-    cells = [line(row, own) for row, own in known if own]
-    remarks = [f"- **{row.label}**: {OF_ROWS[row.name]}\n" for row in rows if row.name in OF_ROWS]
-    return [details(cells), *remarks, "\n" * bool(remarks)]
+    return [details([line(row, own) for row, own in known if own]), *remarks(rows)]
+
+
+def remarks(rows):
+    said = [f"- **{row.label}**: {OF_ROWS[row.name]}\n" for row in rows if row.name in OF_ROWS]
+    return [*said, "\n" * bool(said)]
 
 
 def details(cells):

@@ -102,11 +102,20 @@ def test_the_readme_is_short():
 
 def test_a_page_is_named_in_the_navigation_as_in_its_heading():
     config = (ROOT / "mkdocs.yml").read_text("utf-8")
-    named = re.findall(r"- ([^:\n]+): ((?:api/)?\w+\.md)$", config, re.MULTILINE)
-    sources = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-    assert len(named) > 20
+    named = re.findall(r"- ([^:\n]+): (\S+\.md)$", config, re.MULTILINE)
+    assert len(named) > 25
+    assert len({name for name, _ in named}) == len(named)
     for name, page in named:
-        if page == "index.md":
-            continue
-        heading = (ROOT / sources.get(page, f"docs/{page}")).read_text("utf-8").splitlines()[0]
-        assert heading == f"# {name}", page
+        heading = "# Home" if page == "index.md" else source_of(page).read_text("utf-8")
+        found = re.search(r"# ([^\\\n]+)", heading)
+        assert found[1] == name, page
+
+
+def source_of(page):
+    folder, _, name = page.rpartition("/")
+    if page in ("contributing.md", "changelog.md"):
+        return ROOT / f"{page.removesuffix('.md').upper()}.md"
+    if folder != "notebooks":
+        return ROOT / "docs" / page
+    notebooks = ROOT / "examples/notebooks"
+    return notebooks / ("README.md" if name == "index.md" else name.replace(".md", ".ipynb"))

@@ -187,10 +187,14 @@ INLINE real nearest_power(real t, real *k) {
   return power;
 }
 
-/* Taylor's series of (e^f - 1 - f) / f² for |f| ≤ ln(2) / 2. */
+/* (e^f - 1 - f) / f² for |f| ≤ ln(2) / 2: the polynomial with which e^f has the smallest error,
+ * 3e-9, or Taylor's series. */
 INLINE real rest_of_exponential(real f) {
 #if REAL_BITS == 32
-  real p = (real)1 / 5040;
+  real p = 1.395038799e-3f;
+  p = p * f + 8.368850336e-3f;
+  p = p * f + 4.166620813e-2f;
+  p = p * f + 1.666651933e-1f;
 #else
   real p = (real)1 / 6227020800;
   p = p * f + (real)1 / 479001600;
@@ -199,11 +203,11 @@ INLINE real rest_of_exponential(real f) {
   p = p * f + (real)1 / 362880;
   p = p * f + (real)1 / 40320;
   p = p * f + (real)1 / 5040;
-#endif
   p = p * f + (real)1 / 720;
   p = p * f + (real)1 / 120;
   p = p * f + (real)1 / 24;
   p = p * f + (real)1 / 6;
+#endif
   return p * f + (real)1 / 2;
 }
 
