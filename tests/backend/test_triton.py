@@ -15,7 +15,14 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from scans import assert_matches, coffee_arrays, cotangents_of, selective_arrays
+from scans import (
+    assert_matches,
+    assert_same,
+    coffee_arrays,
+    cotangents_of,
+    in_pieces,
+    selective_arrays,
+)
 
 if keras.config.backend() != "torch" or importlib.util.find_spec("triton") is None:
     pytest.skip("kernels of PyTorch that need Triton", allow_module_level=True)
@@ -82,7 +89,12 @@ class Kernels(torch.autograd.Function):
         return None, None, None, by_state, *by_sequences, *by_weights
 
 
-def coffee(keep, feedback="sigmoid", mask=None):
+def mark(array, like):
+    """A mask or resets as kernels take them."""
+    return None if array is None else torch.tensor(array, dtype=like.dtype, device=DEVICE)
+
+
+def coffee(keep, feedback="sigmoid", mask=None, reset=None):
     def scan(
         inputs,
         transition,
@@ -94,16 +106,15 @@ def coffee(keep, feedback="sigmoid", mask=None):
         gate_inputs=None,
         gate_bias=None,
     ):
-        hold = None if mask is None else torch.tensor(mask, dtype=inputs.dtype, device=DEVICE)
         weights = transition, gate, readout, input_matrix, output_gate, gate_bias
-        tensors = inputs, gate_inputs, hold, *weights
+        tensors = inputs, gate_inputs, mark(mask, inputs), mark(reset, inputs), *weights
         options = {"feedback": feedback, "keep": keep}
-        return Kernels.apply(triton_coffee.RECURRENCE, options, 3, initial_state, *tensors)
+        return Kernels.apply(triton_coffee.RECURRENCE, options, 4, initial_state, *tensors)
 
     return scan
 
 
-def selective(keep, discretization="zoh", delta_softplus=False):
+def selective(keep, discretization="zoh", delta_softplus=False, reset=None):
     def scan(
         inputs,
         delta,
@@ -115,12 +126,13 @@ def selective(keep, discretization="zoh", delta_softplus=False):
         delta_bias=None,
     ):
         matrices = input_matrix, output_matrix
-        sequences = inputs, delta, *(m if m.ndim == 3 else None for m in matrices)
+        varying = [m if m.ndim == 3 else None for m in matrices]
+        sequences = inputs, delta, *varying, mark(reset, inputs)
         per_feature = [None if w is None else w[:, None] for w in (skip, delta_bias)]
         weights = transition, *(m if m.ndim == 2 else None for m in matrices), *per_feature
         options = {"discretization": discretization, "delta_softplus": delta_softplus, "keep": keep}
         recurrence = triton_selective.RECURRENCE
-        return Kernels.apply(recurrence, options, 4, initial_state, *sequences, *weights)
+        return Kernels.apply(recurrence, options, 5, initial_state, *sequences, *weights)
 
     return scan
 
@@ -283,16 +295,33 @@ def test_a_masked_step_is_no_step(feedback):
     assert_matches(scan, oracle, arrays, cotangents_of(arrays), "float64")
 
 
+RESET = np.zeros((2, 9))
+RESET[0, 4:6] = RESET[0, 8] = RESET[1, [0, 3]] = 1
+
+
+@pytest.mark.parametrize("keep", [1, 4])
+@pytest.mark.parametrize("scan", [coffee, selective])
+def test_resets_cut_a_row_into_pieces(scan, keep):
+    arrays = RESET_ARRAYS[scan]((2, 9, 3, 2))
+    assert_same(scan(keep, reset=RESET), in_pieces(scan(keep), RESET), arrays)
+
+
+RESET_ARRAYS = {
+    coffee: functools.partial(coffee_arrays, gate_scale=0.5, input_scale=1.0, gated=True),
+    selective: functools.partial(selective_arrays, optional=True),
+}
+
+
 def test_nothing_is_kept_for_inference():
     tensors = {k: torch.tensor(v, device=DEVICE) for k, v in coffee_arrays((1, 5, 2, 2)).items()}
     weights = [tensors[k] for k in ("transition", "gate", "readout")] + [None] * 3
-    arguments = [tensors["inputs"], None, None], weights, tensors["initial_state"]
+    arguments = [tensors["inputs"], None, None, None], weights, tensors["initial_state"]
     assert_same_whatever_is_kept(triton_coffee.RECURRENCE, arguments, feedback="sigmoid")
 
     tensors = {k: torch.tensor(v, device=DEVICE) for k, v in selective_arrays((1, 5, 2, 2)).items()}
     names = "inputs", "delta", "input_matrix", "output_matrix"
     weights = [tensors["transition"], *[None] * 4]
-    arguments = [tensors[k] for k in names], weights, tensors["initial_state"]
+    arguments = [*(tensors[k] for k in names), None], weights, tensors["initial_state"]
     options = {"discretization": "zoh", "delta_softplus": False}
     assert_same_whatever_is_kept(triton_selective.RECURRENCE, arguments, **options)
 
@@ -433,11 +462,11 @@ u, mask, matrix = map(torch.zeros, ((2, 64, 32), (2, 64), (2, 64, 8)))
 w, s, state = map(torch.zeros, ((32, 8), (32, 1), (2, 32, 8)))
 for driver in (triton_sequential, triton_parallel):
     label, weights = "coffee", [w] * 5 + [None]
-    run(driver, triton_coffee.RECURRENCE, [u, None, mask], weights, feedback="sigmoid")
+    run(driver, triton_coffee.RECURRENCE, [u, None, mask, mask], weights, feedback="sigmoid")
     label, weights = "gated coffee", [w] * 6
-    run(driver, triton_coffee.RECURRENCE, [u, u, mask], weights, feedback="sigmoid")
+    run(driver, triton_coffee.RECURRENCE, [u, u, mask, None], weights, feedback="sigmoid")
     for label, discretization, per_feature in (("selective", "zoh", None), ("mamba", "mamba", s)):
-        sequences, weights = [u, u, matrix, matrix], [w, None, None, per_feature, per_feature]
+        sequences, weights = [u, u, matrix, matrix, mask], [w, None, None, per_feature, per_feature]
         options = {"discretization": discretization, "delta_softplus": per_feature is not None}
         run(driver, triton_selective.RECURRENCE, sequences, weights, **options)
 for label, x in (("real", u), ("complex", torch.complex(u, u))):
