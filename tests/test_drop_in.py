@@ -3,19 +3,27 @@
 They say `return_sequences` either way, and their embeddings are as wide as their GRUs.
 
 Their shapes are those of Keras' guides: a text classifier, a stateful forecaster, a seq2seq model
-with its step-by-step decoder, and a stack. Each runs with GRU itself first.
+with its step-by-step decoder, and a stack. Each runs with GRU itself first; with every layer on
+PyTorch and at night, by day elsewhere with two of them, each of which is in two scripts.
 """
 
 import keras
 import numpy as np
 import pytest
-from nightly import IS_NIGHTLY
+from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.layers import MinGRU
 
 BACKEND = keras.config.backend()
 LAYERS = (keras.layers.GRU, CoffeeLayer, S6Layer, LinearizedS6Layer, MinGRU)
+# Where each script is compiled for each layer.
+BY_DAY = {
+    "test_text_classifier": (CoffeeLayer, MinGRU),
+    "test_stateful_forecaster": (CoffeeLayer, LinearizedS6Layer),
+    "test_sequence_to_sequence": (LinearizedS6Layer, S6Layer),
+    "test_a_stack": (S6Layer, MinGRU),
+}
 # The size of GRU's state. Some of ours keep as many features as come in, with as many states each.
 UNITS = 4
 BATCH, LENGTH = 4, 6
@@ -23,8 +31,8 @@ BATCH, LENGTH = 4, 6
 
 @pytest.fixture(params=LAYERS, ids=lambda layer: layer.__name__)
 def layer_class(request):
-    if request.param is keras.layers.GRU and BACKEND != "torch" and not IS_NIGHTLY:
-        pytest.skip("GRU takes long to compile; the scripts are tried with it on PyTorch")
+    if not IS_THOROUGH and request.param not in BY_DAY[request.function.__name__]:
+        pytest.skip("takes long to compile; the script is tried with it on PyTorch")
     keras.utils.set_random_seed(0)
     return request.param
 

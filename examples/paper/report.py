@@ -7,7 +7,7 @@ import plots
 import records
 import rivals
 from induction_heads import IH0_PAPER
-from remarks import DISTANCES, HEAD, MEANINGS, OF_ROWS, OPEN, OTHERS, RIVALS
+from remarks import DISTANCES, HEAD, MEANINGS, OF_ROWS, OPEN, OTHERS, RIVALS, RIVALS_IMAGES
 from rows import PLAIN, TABLES, TRIED
 
 GOOD = ("reproduced", "better", "higher")
@@ -32,6 +32,7 @@ def page(rows, runs, again):
     parts = [HEAD, RIVALS]
     for title, lines in rivals.tables(runs):
         parts += [f"**{title}**\n\n{as_table(rivals.COLUMNS, lines)}"] if lines else []
+    parts += [RIVALS_IMAGES, as_table(rivals.IMAGE_COLUMNS, list(rivals.images(runs)))]
     parts += ["## The paper's rows\n\n"]
     parts += [counts(rows, runs), verdicts(rows, runs, with_table=True), MEANINGS]
     for table, title in TABLES.items():

@@ -70,6 +70,7 @@ RIVALS = [
     for layer in layers
     for rate in RATES
 ]
+IMAGE_COLUMNS = ("", "parameters", "accuracy", "seeds", "minutes")
 COLUMNS = ("", "parameters", "accuracy", "steps", "learning rate", "seeds", "at other rates")
 
 
@@ -78,6 +79,21 @@ def tables(runs):
     for task, (title, _, layers) in TASKS.items():
         lines = [line(task, layer, runs) for layer in layers]
         yield title, [found for found in lines if found]
+
+
+def images(runs):
+    """A line for each layer that was run on MNIST in four directions, the paper's among them."""
+    for name, (title, _) in {
+        "mnist-coffee": ("COFFEE, n=2, the paper's start", {}),
+        "mnist-coffee-output-filter": ("COFFEE with output filter", {}),
+        "mnist-s6-n2": ("S6, n=2, the paper's start", {}),
+        **{f"rivals-mnist-{layer}": found for layer, found in IMAGES.items()},
+    }.items():
+        own = records.main_runs(runs[name])
+        if own:
+            minutes = statistics.mean(run["seconds"] for run in own) / 60
+            accuracy_, count = accuracy(own), str(len(own))
+            yield [title, f"{own[0]['parameters']:,}", accuracy_, count, f"{minutes:.1f}"]
 
 
 def line(task, layer, runs):

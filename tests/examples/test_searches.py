@@ -242,6 +242,7 @@ def test_a_file_that_was_cut_off_is_named(whole, tmp_path):
         run(tmp_path)
 
 
+@by_night
 def test_hyperband_continues_weights_and_optimizer(tmp_path, monkeypatch):
     fit, starts = HEADS.fit, []
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import keras
 import numpy as np
 import pytest
 from gradients import compiled
@@ -24,7 +25,16 @@ def program(solver):
     """All tests here see the same weights and shapes, so that each solver is compiled once."""
     case = CASES["coffee"](LENGTH)
     weights = [ops.convert_to_tensor(w.astype("float32")) for w in case.weights.values()]
-    return compiled(lambda *x: nonlinear_scan(case.cell(*weights), *x, solver=solver))
+
+    def solve(*arrays):
+        return nonlinear_scan(case.cell(*weights), *arrays, solver=solver)
+
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # One by one, the operations of all iterations take longer.
+        return tf.function(solve)
+    return compiled(solve)
 
 
 def run(inputs, solver):
