@@ -220,7 +220,7 @@ def section(name, task, runs):
     return [
         f"## {task.title} {{#{name}}}\n\n",
         f"{settings} By chance: {task.chance:.2f}. Source: {source}\n\n",
-        f"**Expected** of one layer: works with {', '.join(known)}; not with the others. ",
+        f"**Expected** of one layer: works with {'; '.join(known)}. Not with the others. ",
         f"{task.why}\n\n",
         results(name, task, runs),
         "![Accuracy against length](images/beyond_induction.png)\n\n" * (name == "induction"),
@@ -296,11 +296,13 @@ def shares(by_row):
     cells = []
     for row in PRINCIPLES_ROWS:
         own = by_row.get(row.name, [])
-        solved = [run for run in own if run["answered"] == run["sequences"]]
+        solved = [run for run in own if run["stopped_by"] == "target"]
+        judged = [run for run in own if run["answered"] == run["sequences"]]
         epochs = f"{statistics.median(run['epochs'] for run in solved):g}" if solved else ""
-        share = f"{len(solved)} of {len(own)}" if own else "not run yet"
-        cells.append([row.experiment.start, share, epochs])
-    columns = ("start", "seeds that answer all eight sequences", "epochs of these, median")
+        counts = [f"{len(some)} of {len(own)}" for some in (solved, judged)]
+        cells.append([row.experiment.start, *(counts if own else ["not run yet", ""]), epochs])
+    columns = ["start", "seeds that answer all sequences within 100 epochs"]
+    columns += ["those at the epoch of least validation loss", "epochs of the former, median"]
     return as_table(columns, cells) + command("principles", SEEDS)
 
 
