@@ -1,6 +1,7 @@
 # make demo    COFFEE learns the induction-head task (KERAS_BACKEND=torch make demo: on PyTorch)
 # make test    format, lint, types, and the whole suite once per backend
 # make reproduce ARGS="table1 --seeds 3"    rows of the paper; ARGS=--list names them
+# make reproduce ARGS="beyond parity"       tasks beyond the paper, with every mixer
 # make reproduce-smoke                      a few steps of each of them
 # make starts ARGS="weather --seeds 1"      where layers start, compared on series
 # make search ARGS="induction-heads"        hyperparameters, by KerasTuner
@@ -14,6 +15,9 @@ PYTHON ?= python3
 KERAS_BACKEND ?= jax
 
 BACKENDS := jax tensorflow torch
+# TensorFlow keeps what it compiled for as long as a process lives: the suite is run by several.
+PARTS := 1 2 3 4
+SUITE := $(foreach backend,$(BACKENDS),$(PARTS:%=part-$(backend)-%))
 PACKAGE_jax := jax
 # The package without GPU support; where there is none, as on macOS: PACKAGE_tensorflow=tensorflow
 PACKAGE_tensorflow := tensorflow-cpu
@@ -32,7 +36,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 
 .PHONY: demo reproduce reproduce-smoke starts search search-smoke notebooks docs dist dist-check \
 	test test-nightly test-peers lint format bench clean \
-	$(foreach rule,test test-nightly test-keras-nightly bench dist-check,$(BACKENDS:%=$(rule)-%))
+	$(foreach rule,test test-nightly test-keras-nightly bench dist-check,$(BACKENDS:%=$(rule)-%)) $(SUITE)
 
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
@@ -43,7 +47,7 @@ reproduce: .venv/installed-demo-$(KERAS_BACKEND)
 starts: .venv/installed-dev
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/beyond/starts.py $(ARGS)
 
-# Every row of the paper for a few steps, images of noise in the place of MNIST.
+# Every row of the paper for a few steps, images of noise instead of MNIST.
 reproduce-smoke: .venv/installed-demo-$(KERAS_BACKEND)
 	rm -rf outputs/smoke
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py --all --smoke
@@ -65,7 +69,7 @@ notebooks: .venv/installed-dev
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DRY_RUN=1 OMP_NUM_THREADS=1 \
 		$(RUN) -m pytest --nbmake --nbmake-timeout=300 examples/notebooks $(ARGS)
 
-docs: .venv/installed-dev
+docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo "Open outputs/site/index.html."
 
@@ -89,17 +93,22 @@ $(BACKENDS:%=dist-check-%): dist-check-%: dist
 		tests/test_architecture.py tests/test_readme.py tests/test_streaming.py \
 		-W "ignore:keras_coffee runs its recurrences without" $(ARGS)
 
-# Two backends at a time; each shows what it has to say when it is done.
+# Two processes at a time; each shows what it has to say when it is done.
 test: lint
-	$(MAKE) --jobs=2 $(SYNC) $(BACKENDS:%=test-%)
+	$(MAKE) --jobs=2 $(SYNC) $(SUITE)
 
 lint: .venv/installed-dev
 	$(RUN) -m ruff format --check
 	$(RUN) -m ruff check
 	$(RUN) -m mypy
 
+# With ARGS, such as files, in one process.
 $(BACKENDS:%=test-%): test-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS)
+	$(if $(ARGS),KERAS_BACKEND=$* $(RUN) -m pytest $(ARGS),$(MAKE) $(filter part-$*-%,$(SUITE)))
+
+# part-jax-2: the second part of the suite on JAX.
+$(SUITE): part-%: .venv/installed-dev
+	KERAS_BACKEND=$(word 1,$(subst -, ,$*)) $(RUN) -m pytest --part=$(word 2,$(subst -, ,$*))/$(words $(PARTS))
 
 # What a night allows: 500 random layers, where `make test` draws fifty on PyTorch and 25 elsewhere,
 # every solver at every length, and what compiles for long.
@@ -146,6 +155,7 @@ $(BACKENDS:%=bench-%): bench-%: .venv/installed-bench
 # Where the peers cannot be installed, their rows are left out and say so.
 .venv/installed-bench: .venv/installed-dev
 	-$(INSTALL) --no-deps mambapy pararnn-torch safetensors
+	-$(INSTALL) --no-deps transformers tokenizers huggingface_hub regex filelock pyyaml tqdm
 	touch $@
 
 $(RUN):
@@ -166,6 +176,14 @@ $(RUN):
 
 .venv/installed-search-%: .venv/installed-demo-%
 	$(INSTALL) --editable ".[plots,tuner]"
+	touch $@
+
+# What MkDocs needs, without this package, Keras or a framework: the sources are read, not imported.
+DOCS := import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]
+DOCS += ; print(*extras["optional-dependencies"]["docs"], sep="\n")
+.venv/installed-docs: pyproject.toml constraints.txt | $(RUN)
+	$(RUN) -c '$(DOCS)' > .venv/docs.txt
+	$(INSTALL) --requirement .venv/docs.txt
 	touch $@
 
 .venv/installed-dev: pyproject.toml constraints.txt | $(RUN)

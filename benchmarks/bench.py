@@ -1,11 +1,11 @@
-"""Times COFFEE and S6, ours and other people's, forward and backward, beside the limit of one core.
+"""Times COFFEE, S6 and Mamba, ours and others, forward and backward, beside the limit of one core.
 
 Run it once for each backend; README.md says how to read it:
 
     KERAS_BACKEND=jax python benchmarks/bench.py
 
 Answers of all that computes the same are compared before anything is timed. One thread on one core
-unless told otherwise, everything in one run, taking turns.
+by default; everything in one run, taking turns.
 """
 
 import argparse
@@ -22,10 +22,6 @@ import report
 import sweep
 from cases import Row, Shape
 
-SHAPES = (
-    *((512, 16, 16, 8), (512, 25, 25, 2), (32, 784, 32, 1)),
-    *((64, 256, 16, 8), (8, 4096, 16, 8), (1, 65536, 16, 8)),
-)
 # What is tried first where a step may cost too much, and from how many steps on.
 TRIED_STEPS, TRIED_FROM = 64, 512
 
@@ -42,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reference.inference(lambda x: (x + 1,))(rows[0].convert([1.0]))  # what is set up once
     cells = [
         cell
-        for shape in options.shapes
+        for shape, chosen in by_shape(rows, options.shapes).items()
         for mode in options.modes
-        for cell in measure(rows, shape, mode, options)
+        for cell in measure(chosen, shape, mode, options)
     ]
     axes = sweep.run(rows, options, measure) if options.sweep else {}
     finish(backend, heading, cells, axes, options)
@@ -78,10 +74,21 @@ def matches(row: Row, parts: Sequence[str] | None) -> bool:
     return parts is None or any(part.lower() in name for part in parts)
 
 
+def by_shape(rows: Sequence[Row], shapes: Sequence[Shape] | None) -> dict[Shape, list[Row]]:
+    """The rows to be timed at each shape: all at the given ones, else each at its family's."""
+    if shapes is not None:
+        return {shape: list(rows) for shape in shapes}
+    found: dict[Shape, list[Row]] = {}
+    for row in rows:
+        for shape in cases.shapes_of(row.family):
+            found.setdefault(shape, []).append(row)
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser(__doc__)
     add = parser.add_argument
-    add("--shapes", type=measuring.shape_of, nargs="*", default=SHAPES, metavar="B,T,D,n")
+    add("--shapes", type=measuring.shape_of, nargs="*", metavar="B,T,D,n")
     add("--modes", nargs="+", default=cases.MODES, choices=cases.MODES)
     add("--rows", nargs="+", metavar="PART", help="only rows with one of these in their names")
     add("--threads", type=int, default=1, help="as many cores; C has one thread in any case")
@@ -143,13 +150,20 @@ def measure(
         times = measuring.take_turns([run for _, run in runs], repeats)
         for (cell, _), found in zip(runs, times, strict=True):
             cell.times = found
+    for cell in cells:
+        if cell.first and not cell.times and not cell.skipped:
+            # It was called once; its ratios are of the last round, which every row joins.
+            cell.second, cell.times = cell.first, {max(repeats, default=1) - 1: cell.first}
     return cells
 
 
 def _ready(
     row: Row, cell: Cell, expected: dict[str, Any], options: argparse.Namespace
 ) -> Callable[[], Any] | None:
-    """A row's function, called twice and compared, ready to be timed; None if it is left out."""
+    """A row's function, called twice and compared, ready to be timed.
+
+    None if the row is left out, or is not called again.
+    """
     try:
         if row.loops and cell.shape[1] >= TRIED_FROM:
             _try_some_steps(row, cell.shape, cell.mode, options.limit)
@@ -157,6 +171,8 @@ def _ready(
         run = row.bound(call, cell.shape, cell.mode, seed=0)
         cell.first, answers = measuring.timed(run)
         _compare(row, cell, measuring.arrays(answers), expected)
+        if row.once and min(cell.first) > options.limit:
+            return None
     except cases.Unavailable as reason:
         cell.skipped = str(reason)
         print(f"  left out: {row.family}, {row.name}: {reason}", flush=True)

@@ -1,4 +1,4 @@
-"""coffee.c and linear.c, compiled for this machine and called on NumPy arrays."""
+"""coffee.c, linear.c and selective.c, compiled for this machine and called on NumPy arrays."""
 
 import ctypes
 import functools
@@ -142,6 +142,48 @@ class Linear:
         return self.states, *self.gradients
 
     def _call(self, name: str, *arrays: np.ndarray) -> None:
+        getattr(self.library, name)(*map(_pointer, arrays), *self.sizes)
+
+
+class Selective:
+    """The selective recurrence from a zero state, likewise.
+
+    Args:
+        discretization: "mamba" or "zoh".
+    """
+
+    def __init__(self, shape: tuple[int, ...], keeps: bool, discretization: str = "mamba"):
+        self.library = library("selective")
+        self.library.selective_trajectory_size.restype = ctypes.c_longlong
+        batch, length, dim, n = shape
+        sizes = [ctypes.c_longlong(size) for size in shape]
+        self.sizes = [*sizes, ctypes.c_longlong(discretization == "zoh")]
+        self.outputs, self.final_state = _zeros(batch, length, dim), _zeros(batch, dim, n)
+        self.trajectory, self.gradients = None, []
+        if keeps:
+            self.trajectory = _aligned(self.library.selective_trajectory_size(*sizes))
+            sequences = [(batch, length, dim)] * 2
+            shapes = *sequences, (dim, n), *[(batch, length, n)] * 2, (dim,)
+            self.gradients = [_zeros(*x) for x in shapes]
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds: a call itself takes some ten kilobytes."""
+        arrays = self.outputs, self.final_state, self.trajectory, *self.gradients
+        return sum(x.nbytes for x in arrays if x is not None)
+
+    def forward(self, *tensors: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Outputs and final state, from inputs, Δ, λ, B, C and s."""
+        self._call("selective_forward", *tensors, self.trajectory, self.outputs, self.final_state)
+        return self.outputs, self.final_state
+
+    def training(self, grads, *tensors) -> tuple[np.ndarray, ...]:
+        """Outputs, final state, and the gradients by the tensors from those of the two."""
+        self.forward(*tensors)
+        self._call("selective_backward", *tensors, self.trajectory, *grads, *self.gradients)
+        return self.outputs, self.final_state, *self.gradients
+
+    def _call(self, name: str, *arrays: np.ndarray | None) -> None:
         getattr(self.library, name)(*map(_pointer, arrays), *self.sizes)
 
 

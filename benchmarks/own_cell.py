@@ -1,4 +1,4 @@
-"""A recurrence of one's own: our layer beside `keras.layers.RNN` over the same step.
+"""Your own recurrence: our layer beside `keras.layers.RNN` over the same step.
 
     KERAS_BACKEND=torch python benchmarks/own_cell.py
     KERAS_BACKEND=jax python benchmarks/own_cell.py --length 784 --batch 32 --units 32

@@ -28,7 +28,7 @@ def draw(axes: dict[str, Sequence[Any]], clock: int, title: str, path: Path) -> 
         panel.axis("off")
     panels[len(axes)].legend(*panels[0].get_legend_handles_labels(), loc="center")
     figure.suptitle(f"Training step of the scan: {title}")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=200)
     pyplot.close(figure)
 
 

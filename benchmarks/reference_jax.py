@@ -2,7 +2,7 @@
 
 Sigmoid feedback only, no options and no checks. COFFEE's steps are written out, forward and
 backward, where the package differentiates one definition of the step. S6 is a plain loop that JAX
-differentiates.
+differentiates, Mamba's recurrence `lax.associative_scan`, which it differentiates too.
 """
 
 import jax
@@ -93,3 +93,14 @@ def selective_scan(inputs, delta, transition, input_matrix, output_matrix):
     slices = [jnp.swapaxes(x, 0, 1) for x in (inputs, delta, input_matrix, output_matrix)]
     final_state, outputs = lax.scan(step, start, slices)
     return jnp.swapaxes(outputs, 0, 1), final_state
+
+
+def mamba_scan(inputs, delta, transition, input_matrix, output_matrix, skip):
+    def combine(first, second):
+        return second[0] * first[0], second[0] * first[1] + second[1]
+
+    decay = jnp.exp(delta[..., None] * transition)
+    sources = (delta * inputs)[..., None] * input_matrix[:, :, None]
+    _, states = lax.associative_scan(combine, (decay, sources), axis=1)
+    outputs = jnp.einsum("btdn,btn->btd", states, output_matrix)
+    return outputs + skip * inputs, states[:, -1]

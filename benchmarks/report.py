@@ -4,16 +4,34 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from cases import COFFEE, GRU, LIMIT, LINEAR, LSTM, OURS, RNN
+from cases import (
+    COFFEE,
+    GRU,
+    LIMIT,
+    LINEAR,
+    LSTM,
+    MAMBA,
+    MAMBA_SHAPES,
+    MODES,
+    OURS,
+    RNN,
+    S6_SCAN,
+    TRANSFORMERS,
+)
 from measuring import line
 
 # Where it must be fast, and how fast: at most so many times the limit, at least so many times
-# faster than Keras' layers.
+# faster than what people would use instead.
 FAST_SHAPES = ((512, 16, 16, 8), (8, 4096, 16, 8), (32, 784, 32, 1))
 TRAINING_BAR = {"torch": 1.2, "jax": 1.5, "tensorflow": 1.5}
 INFERENCE_BAR = 1.5
 LINEAR_SHAPES, LINEAR_BAR = ((8, 4096, 128, 1), (64, 784, 256, 1)), 1.5
-KERAS_SHAPE, KERAS_BARS = (32, 784, 32, 1), {(COFFEE, RNN): 3, (GRU, "keras.layers.GRU"): 5}
+MAMBA_BAR = 1.3
+PEER_BARS = (
+    ((32, 784, 32, 1), COFFEE, RNN, 3),
+    ((32, 784, 32, 1), GRU, "keras.layers.GRU", 5),
+    ((1, 2048, 256, 16), MAMBA, TRANSFORMERS, 500),
+)
 FIRST_CALL_BAR, STEP_BAR = 5, 1.2
 
 
@@ -73,7 +91,7 @@ def _cells(cell: Any, cells: Sequence[Any], clock: int) -> list[str]:
     low, middle, high = (
         np.quantile([x[clock] for x in cell.times.values()], (0.25, 0.5, 0.75)) * 1e3
     )
-    family = COFFEE if cell.family in (GRU, LSTM) else cell.family
+    family = _ours_for(cell.family)
     others = [find(cells, cell.shape, cell.mode, family, row) for row in (LIMIT, OURS)]
     ratios = ["" if x is None or x is cell else _ratio(cell, x, clock) for x in others]
     return [
@@ -88,6 +106,11 @@ def _cells(cell: Any, cells: Sequence[Any], clock: int) -> list[str]:
         "" if cell.megabytes is None else _number(cell.megabytes),
         "" if cell.difference is None else f"{cell.difference:.0e}",
     ]
+
+
+def _ours_for(family: str) -> str:
+    """The family of the row of ours that one of this family is compared with."""
+    return COFFEE if family in (GRU, LSTM) else family
 
 
 def name(family: str, row: str) -> str:
@@ -120,7 +143,7 @@ def bars(backend: str, cells: Sequence[Any], along_time: Sequence[Any], clock: i
     """What must hold, as far as it was measured, with a verdict for each."""
     found = [
         *_limit_bars(backend, cells, clock),
-        *_keras_bars(cells, clock),
+        *_peer_bars(cells, clock),
         *_call_bars(cells, clock),
         *_step_bars(along_time, clock),
     ]
@@ -135,8 +158,13 @@ def bars(backend: str, cells: Sequence[Any], along_time: Sequence[Any], clock: i
 
 def _limit_bars(backend: str, cells: Sequence[Any], clock: int) -> Iterable[tuple]:
     places = [
-        *((COFFEE, shape, "training", TRAINING_BAR[backend]) for shape in FAST_SHAPES),
-        *((COFFEE, shape, "inference", INFERENCE_BAR) for shape in FAST_SHAPES),
+        *(
+            (family, shape, mode, bar)
+            for family in (COFFEE, S6_SCAN)
+            for mode, bar in (("training", TRAINING_BAR[backend]), ("inference", INFERENCE_BAR))
+            for shape in FAST_SHAPES
+        ),
+        *((MAMBA, x, mode, MAMBA_BAR) for mode in MODES for x in MAMBA_SHAPES[MAMBA]),
         *((LINEAR, shape, "training", LINEAR_BAR) for shape in LINEAR_SHAPES),
     ]
     for family, shape, mode, bar in places:
@@ -147,13 +175,14 @@ def _limit_bars(backend: str, cells: Sequence[Any], clock: int) -> Iterable[tupl
             yield what, f"{value:.2f}", f"≤ {bar}", value <= bar
 
 
-def _keras_bars(cells: Sequence[Any], clock: int) -> Iterable[tuple]:
-    ours = find(cells, KERAS_SHAPE, "training", COFFEE, OURS)
-    for (family, row), bar in KERAS_BARS.items():
-        keras = find(cells, KERAS_SHAPE, "training", family, row)
-        if ours and keras:
-            value = ratio(keras, ours, clock)[1]
-            yield f"training {KERAS_SHAPE}, {row} by ours", f"{value:.1f}", f"≥ {bar}", value >= bar
+def _peer_bars(cells: Sequence[Any], clock: int) -> Iterable[tuple]:
+    for shape, family, row, bar in PEER_BARS:
+        ours = find(cells, shape, "training", _ours_for(family), OURS)
+        peer = find(cells, shape, "training", family, row)
+        if ours and peer:
+            value = ratio(peer, ours, clock)[1]
+            what = f"training {shape}, {name(family, row)} by ours"
+            yield what, f"{value:.1f}", f"≥ {bar}", value >= bar
 
 
 def _call_bars(cells: Sequence[Any], clock: int) -> Iterable[tuple]:

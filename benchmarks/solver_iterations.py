@@ -96,7 +96,7 @@ def count(compiled: Callable, solver: Any, cell: Any, inputs: Any, state: Any) -
 
 
 def describe(iterations: np.ndarray, residual: np.ndarray, converged: np.ndarray) -> str:
-    # Whoever did not converge was run in order, which leaves a residual of rounding.
+    # A sequence that did not converge ran step by step, which leaves a residual of rounding.
     if not np.all(residual < 1e-4):
         raise SystemExit(f"Not the states of the recurrence: residuals {residual}.")
     failed = int((~converged).sum())

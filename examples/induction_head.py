@@ -24,10 +24,10 @@ import platform
 import sys
 import time
 
-import keras
-from matplotlib.figure import Figure
+import keras_coffee  # isort: skip. First, since it says which backend is missing.
 
-import keras_coffee
+import keras
+
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.callbacks import StopAtTarget
 from keras_coffee.datasets import InductionHead
@@ -105,6 +105,8 @@ def save(model, history, results, args):
 
 
 def plot_learning_curve(history, args):
+    from matplotlib.figure import Figure  # needed for nothing else here
+
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     for axes, quantity in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         axes.plot(history["steps"], history[quantity], ".-", label="training")

@@ -1,5 +1,9 @@
 """Recurrent state-space layers with feedback for Keras 3, on JAX, TensorFlow and PyTorch."""
 
+import importlib as _importlib
+from types import ModuleType as _ModuleType
+
+from keras_coffee import backend as _backend  # noqa: F401  First: it says which backend is missing.
 from keras_coffee import callbacks as callbacks
 from keras_coffee import cells as cells
 from keras_coffee import constraints as constraints
@@ -15,3 +19,10 @@ from keras_coffee.layers import CoffeeLayer as CoffeeLayer
 from keras_coffee.layers import LinearizedS6Layer as LinearizedS6Layer
 from keras_coffee.layers import S6Layer as S6Layer
 from keras_coffee.streaming import Stream as Stream
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """`keras_coffee.visualization`, imported when it is asked for: it needs matplotlib."""
+    if name == "visualization":
+        return _importlib.import_module("keras_coffee.visualization")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

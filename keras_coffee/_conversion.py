@@ -1,4 +1,4 @@
-"""Who a model is traced for, where the framework does not say."""
+"""For whom a model is traced, if the framework does not tell."""
 
 import traceback
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 _CONVERTERS = ("keras.src.export.onnx", "tf2onnx.convert", "jax2onnx.user_interface")
 
 
-# All that write files for machines where this package is not, by the beginnings of their names.
+# Modules that write files for machines without this package, by the beginnings of their names.
 _EXPORTERS = (
     *_CONVERTERS,
     "keras.src.export.",
@@ -17,7 +17,7 @@ _EXPORTERS = (
 
 
 def is_onnx_converter_calling() -> bool:
-    """Whether one of the callers is a conversion to ONNX; there is no public way to ask."""
+    """Whether a caller converts to ONNX; there is no public way to ask."""
     return any(name in _CONVERTERS for name in _callers())
 
 

@@ -12,7 +12,7 @@ Sequences are `(B, T, D)`, states `(B, D, n)`, weights of a recurrence `(D, n)`.
 import numbers
 from typing import Any
 
-# Any backend's tensor. `Any`, since Keras has no common base class for them.
+# Any backend's tensor. `Any`, because Keras has no common base class.
 Tensor = Any
 
 # Of a tensor, None where a length is unknown.

@@ -1,4 +1,4 @@
-"""Callbacks for training: two rules of the paper, and a look at the solvers."""
+"""Callbacks for training: two rules of the paper, and a monitor of the solvers."""
 
 from typing import Any
 
@@ -44,9 +44,8 @@ class StopAtTarget(keras.callbacks.Callback):
 class LowerLearningRate(keras.callbacks.Callback):
     """Lowers the learning rate after the first epoch in which a metric is below a threshold.
 
-    It is never raised again, and one that is lower already stays as it is. Training that is
-    restored from a backup goes on with the rate that was reached, for it is saved with the
-    optimizer.
+    It is never raised again, and a lower rate is kept. Training restored from a backup continues
+    with the reached rate, which is saved with the optimizer.
 
     Args:
         learning_rate: Positive number, the rate from then on.
@@ -96,9 +95,9 @@ class SolverMonitor(keras.callbacks.Callback):
     Adds to the logs, and so to the history and to other callbacks that come later, for a layer
     called `coffee`: `coffee_iterations`, the most that any window of any sequence took;
     `coffee_residual`, the largest; `coffee_converged`, the fraction of sequences in which every
-    window converged. Growing iterations say that training makes the layer remember for longer than
-    its windows. Masks, an initial state and the direction are those of the layer in the model; a
-    stateful layer starts from the state that it carries then.
+    window converged. Growing iterations mean that the layer learns to remember for longer than its
+    windows. Masks, an initial state and the direction are those of the layer in the model; a
+    stateful layer starts from its present state.
 
     Args:
         layer: A `CoffeeLayer` of the model that is trained.
@@ -141,7 +140,7 @@ class SolverMonitor(keras.callbacks.Callback):
                 f"model.layers of the model that is trained, or the model is neither Functional "
                 "nor Sequential."
             )
-        # All tensors that the layer is called with: its inputs, then a state or a mask or both.
+        # All tensors of the layer's call: its inputs, then a state or a mask or both.
         inputs, *others = keras.tree.flatten(self.layer.input)
         arguments = {"mask" if len(x.shape) == 2 else "initial_state": x for x in others}
         probe = _Probe(self.layer, self.solver)

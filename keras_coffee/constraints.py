@@ -1,4 +1,4 @@
-"""Limits that weights are brought back to after each training step."""
+"""Limits of weights, enforced after each training step."""
 
 import math
 import numbers
@@ -50,17 +50,17 @@ def get(identifier: Any) -> Any:
     """Finds a constraint by name, here first and then in `keras.constraints`.
 
     `"stable"` is `Interval(-2.0, 0.0)`: with a transition λ in [-2, 0] and a gate Δ in [0, 1],
-    |1 + λΔ| ≤ 1, so that no state can grow by itself.
+    |1 + λΔ| ≤ 1, so that no state grows without input.
 
     Args:
-        identifier: `"stable"`, or whatever `keras.constraints.get` understands: its names, a
+        identifier: `"stable"`, or anything that `keras.constraints.get` accepts: its names, a
             serialized constraint, a constraint, a class, a function of the weight, `None`.
 
     Returns:
         The constraint, or `None` for `None`.
 
     Raises:
-        ValueError: if nothing goes by that name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> get("stable").get_config()

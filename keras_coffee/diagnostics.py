@@ -1,4 +1,4 @@
-"""Diagnostics that tell whether a recurrence is worth solving in parallel."""
+"""Diagnostics: whether solving a recurrence in parallel is worthwhile."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from keras import ops
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells import Cell
-from keras_coffee.cells.masked import masked
+from keras_coffee.cells.masked import marked
 from keras_coffee.layers import CoffeeLayer
 from keras_coffee.ops import nonlinear_scan
 from keras_coffee.solvers.algebra import Dense
@@ -23,16 +23,15 @@ def layer_lyapunov_exponent(
 ) -> float:
     """The largest Lyapunov exponent of a layer on given data, per step.
 
-    Negative: the layer forgets where it came from, at the rate e^exponent a step, and a parallel
-    solver gets there in few iterations however long the sequence. Around zero or above it does
-    not, iterations grow with the steps solved at a time, and a small window or the sequential
-    solver is the better choice.
+    Negative: the layer forgets its past at the rate e^exponent per step, and a parallel solver
+    needs few iterations for any length. Around zero or above, iterations grow with the steps solved
+    at a time; use a small window or the sequential solver.
 
     Args:
         layer: A layer that has been built.
-        inputs: Its inputs u, `(B, T, D)`, T of some hundreds to get a stable figure.
+        inputs: Its inputs u, `(B, T, D)`, some hundreds of steps for a stable figure.
         initial_state: x(0), `(B, D, n)`. None: zeros.
-        mask: `(B, T)`, False where a step is passed over; it is left out of the mean.
+        mask: `(B, T)`, False at steps to skip; it is left out of the mean.
 
     Returns:
         The exponent of the state that forgets least. -inf if some Jacobian of each is zero.
@@ -53,8 +52,8 @@ def layer_lyapunov_exponent(
     """
     if not isinstance(layer, CoffeeLayer):
         raise TypeError(
-            f"`layer` must be a CoffeeLayer, received {type(layer).__name__}. For a recurrence of "
-            "your own there is lyapunov_exponent."
+            f"`layer` must be a CoffeeLayer, received {type(layer).__name__}. For your own "
+            "recurrence use lyapunov_exponent."
         )
     if initial_state is None:
         initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]
@@ -75,7 +74,7 @@ def lyapunov_exponent(
         cell: The recurrence, as for `keras_coffee.ops.nonlinear_scan`.
         inputs: u, `(B, T, ...)`.
         initial_state: x(0), `(B, ...)`.
-        mask: `(B, T)`, False where a step is passed over.
+        mask: `(B, T)`, False at steps to skip.
 
     Returns:
         The exponent.
@@ -86,8 +85,8 @@ def lyapunov_exponent(
     states = nonlinear_scan(cell, inputs, initial_state, mask=mask, solver="sequential").states
     if mask is not None:
         mask = ops.cast(ops.convert_to_tensor(mask), "bool")
-    # The identity at a masked step: it leaves the direction of a difference as it is.
-    cell, inputs = masked(cell, inputs, mask)
+    # The identity at a masked step: it does not change the direction of a difference.
+    cell, inputs = marked(cell, inputs, mask)
     jacobian = cell.jacobian(previous_states(ops.convert_to_tensor(initial_state), states), inputs)
     if cell.structure == "dense":
         stretches = _stretches(jacobian)
@@ -118,8 +117,8 @@ def _stretches(jacobian):
 def check_jacobian(cell: Cell, state: Tensor, inputs: Any) -> float:
     """Compares a cell's Jacobian with finite differences of its step.
 
-    Moves one element of the state after the other, so that a wrong structure is found as well. In
-    float64 it sees much more than in float32.
+    Moves one element of the state after the other, so a wrong structure is found as well. Float64
+    finds much smaller errors than float32.
 
     Args:
         cell: A step, its Jacobian and its structure.

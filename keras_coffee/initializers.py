@@ -103,7 +103,7 @@ class S4DReal(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class StepSizes(keras.initializers.Initializer):
-    """Spreads step sizes evenly over the orders of magnitude, given as what softplus makes them of.
+    """Spreads step sizes evenly over the orders of magnitude, as arguments of softplus.
 
         b = softplus⁻¹(Δ),   log Δ ~ U[log smallest, log largest)
 
@@ -299,15 +299,15 @@ def get(identifier: Any) -> Any:
     Args:
         identifier: `"standard_normal"`, `"scaled_normal"`, `"small_readout"`, `"small_projection"`,
             `"forgetting"`, `"log_forgetting"`, `"s4d_real"`, `"step_sizes"`,
-            `"orthonormal_symbols"`, or whatever `keras.initializers.get` understands: its names,
-            a serialized initializer, an initializer, a class, a function of `shape` and `dtype`,
-            an array, `None`.
+            `"orthonormal_symbols"`, or anything that `keras.initializers.get` accepts: its names, a
+            serialized initializer, an initializer, a class, a function of `shape` and `dtype`, an
+            array, `None`.
 
     Returns:
         The initializer, or `None` for `None`.
 
     Raises:
-        ValueError: if nothing goes by that name.
+        ValueError: if the name is unknown.
 
     Example:
         >>> get("s4d_real")((1,)).shape

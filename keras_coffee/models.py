@@ -44,12 +44,12 @@ def language_model(
         head: `"tied"`, the default: H = E. `"untied"`: H is a weight of its own. None: there is no
             H, and the outputs are norm(x_N).
         epsilon: What each norm adds to the mean square. Defaults to 1e-5.
-        pad_token_id: The token that fills up sequences. Its steps are masked: they hold all states,
-            so padding on either side changes nothing. Give the loss `ignore_class=` too. None, the
-            default: every token counts.
+        pad_token_id: The token for padding. Its steps are masked: they hold all states, so padding
+            on either side changes nothing. Pass `ignore_class=` to the loss too. None, the default:
+            every token counts.
         embeddings_initializer: Of E, and of H in an untied head. None, the default: normal with a
             standard deviation of 0.02.
-        dtype: Policy of all layers but the mixers, which have their own. None: the global one.
+        dtype: Policy of all layers except the mixers, which have their own. None: the global one.
         name: The model's name. Defaults to `"language_model"`.
 
     Returns:
@@ -102,8 +102,8 @@ def language_model(
 def _check_arguments(vocabulary_size: int, mixers: list[Any], head: Any, pad_token_id: Any) -> None:
     if len({id(mixer) for mixer in mixers}) != max(len(mixers), 1):
         raise ValueError(
-            "`mixers` must have a layer of its own for each block, received "
-            f"{[getattr(mixer, 'name', mixer) for mixer in mixers]}. Make each one anew, as in "
+            "`mixers` must have a separate layer for each block, received "
+            f"{[getattr(mixer, 'name', mixer) for mixer in mixers]}. Make one for each, as in "
             "[MambaMixer(16) for _ in range(4)]."
         )
     if head not in ("tied", "untied", None):
@@ -121,14 +121,14 @@ def from_transformers(
 ) -> keras.Model:
     """Makes a `language_model` with the weights of a Mamba of the package `transformers`.
 
-    Logits are those of `model` in evaluation, within rounding. Masked steps are not: there they let
-    the states decay, here they hold them. Weights are copied, as float32. Nothing is imported or
-    downloaded: `model` is asked for its `config` and its `state_dict()`.
+    Logits equal those of `model` in evaluation, within rounding, except at masked steps, where
+    transformers lets the states decay and this model holds them. Weights are copied, as float32,
+    from `model.config` and `model.state_dict()`; nothing is imported or downloaded.
 
     Args:
         model: A `MambaForCausalLM`, or a `MambaModel`, which has no head.
-        pad_token_id: As for `language_model`. None, the default, also where the configuration names
-            one: there it is often the token that ends a text as well.
+        pad_token_id: As for `language_model`. Defaults to None, even if the configuration names
+            one, because that is often the end-of-text token too.
         dtype: Policy of all layers. Defaults to `"float32"`.
 
     Returns:
@@ -222,7 +222,7 @@ def to_transformers(model: keras.Model) -> tuple[dict[str, Any], dict[str, np.nd
 
 
 def _check_config(config: Any, policy: keras.DTypePolicy) -> None:
-    """Raises ValueError if transformers' configuration asks for what is not offered here."""
+    """Raises ValueError if transformers' configuration has an option that is not supported here."""
     for name, expected in (("model_type", "mamba"), ("hidden_act", "silu")):
         if getattr(config, name, None) != expected:
             raise ValueError(
@@ -274,7 +274,7 @@ def _weights_by_name(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def _turned(name: str, array: np.ndarray) -> np.ndarray:
-    """An array in the other package's order of axes, from theirs to ours and back."""
+    """An array with its axes in the other package's order, in both directions."""
     if name.endswith("conv1d.weight"):  # (E, 1, K) and (K, E)
         return array.T[:, None] if array.ndim == 2 else array[:, 0].T
     return array.T if name.endswith(("proj.weight", "lm_head.weight")) else array

@@ -38,21 +38,35 @@ if keras.config.backend() == "torch":
     # Threads that wait for a busy core make small operations ten to a hundred times slower.
     torch.set_num_threads(1)
 
-# A process keeps each program that it compiled. Past so many bytes those of earlier files go.
+# A process keeps each program that it compiled. Past so many bytes JAX forgets those of earlier
+# files; TensorFlow can't, so its tests need several processes: `--part`.
 _KEPT_BYTES = 1.4e9
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", metavar="K/N", help="every N-th file of the tests, from the K-th on")
+
+
+def pytest_ignore_collect(collection_path, config):
+    part = config.getoption("--part")
+    if part is None or not collection_path.match("test_*.py"):
+        return None
+    part, parts = map(int, part.split("/"))
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    return files.index(collection_path) % parts != part - 1 or None
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
-    """Keeps a backend's tests within the memory of a laptop."""
+    """Keeps the tests within the memory of a laptop."""
     yield
-    if not Path("/proc/self/statm").exists() or _resident_bytes() < _KEPT_BYTES:
+    if keras.config.backend() != "jax" or not Path("/proc/self/statm").exists():
         return
-    keras.utils.clear_session()
-    if "jax" in sys.modules:
+    if _resident_bytes() > _KEPT_BYTES:
+        keras.utils.clear_session()
         sys.modules["jax"].clear_caches()
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident_bytes() -> int:

@@ -17,9 +17,19 @@ def value_and_gradients(function: Callable[..., Any], *arrays: np.ndarray) -> tu
     Returns:
         The value and one gradient for each array.
     """
-    value, gradients = _DIFFERENTIATE[keras.backend.backend()](function, arrays)
+    return differentiated(function)(*arrays)
+
+
+def differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `value_and_gradients` returns, as a function of the arrays: compiled once a shape."""
+    differentiate = _DIFFERENTIATE[keras.backend.backend()](function)
     to_numpy = keras.ops.convert_to_numpy
-    return to_numpy(value), [to_numpy(gradient) for gradient in gradients]
+
+    def run(*arrays):
+        value, gradients = differentiate(*arrays)
+        return to_numpy(value), [to_numpy(gradient) for gradient in gradients]
+
+    return run
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,14 +41,17 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(function)
 
 
-def _jax(function, arrays):
+def _jax(function):
     import jax
 
-    positions = tuple(range(len(arrays)))
-    return jax.jit(jax.value_and_grad(function, argnums=positions))(*arrays)
+    @jax.jit
+    def differentiate(*tensors):
+        return jax.value_and_grad(function, argnums=tuple(range(len(tensors))))(*tensors)
+
+    return differentiate
 
 
-def _tensorflow(function, arrays):
+def _tensorflow(function):
     import tensorflow as tf
 
     @tf.function
@@ -49,17 +62,20 @@ def _tensorflow(function, arrays):
         zero = tf.UnconnectedGradients.ZERO
         return value, tape.gradient(value, tensors, unconnected_gradients=zero)
 
-    return differentiate(*[tf.constant(array) for array in arrays])
+    return lambda *arrays: differentiate(*[tf.constant(array) for array in arrays])
 
 
-def _torch(function, arrays):
+def _torch(function):
     import torch
 
-    leaves = [keras.ops.convert_to_tensor(array).requires_grad_() for array in arrays]
-    value = function(*leaves)
-    gradients = torch.autograd.grad(value, leaves, allow_unused=True)
-    pairs = zip(gradients, leaves, strict=True)
-    return value, [torch.zeros_like(leaf) if g is None else g for g, leaf in pairs]
+    def differentiate(*arrays):
+        leaves = [keras.ops.convert_to_tensor(array).requires_grad_() for array in arrays]
+        value = function(*leaves)
+        gradients = torch.autograd.grad(value, leaves, allow_unused=True)
+        pairs = zip(gradients, leaves, strict=True)
+        return value, [torch.zeros_like(leaf) if g is None else g for g, leaf in pairs]
+
+    return differentiate
 
 
 _DIFFERENTIATE = {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}

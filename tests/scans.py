@@ -4,7 +4,7 @@ import contextlib
 
 import keras
 import numpy as np
-from gradients import value_and_gradients
+from gradients import differentiated
 from keras import ops
 from rounding import Rounded, assert_agrees
 
@@ -98,7 +98,11 @@ def differentiate(scan, arrays, cotangents):
     The results come from the very run that is differentiated: they are the gradients by the
     cotangents.
     """
-    names = list(arrays)
+    return differentiated_scan(scan, list(arrays))(arrays, cotangents)
+
+
+def differentiated_scan(scan, names):
+    """`differentiate` as a function of arrays of these names and cotangents: compiled once."""
 
     def loss(*tensors):
         results = scan(**dict(zip(names, tensors, strict=False)))
@@ -106,11 +110,54 @@ def differentiate(scan, arrays, cotangents):
         pairs = zip(results, tensors[len(names) :], strict=True)
         return sum(_inner(result, cotangent) for result, cotangent in pairs)
 
-    _, gradients = value_and_gradients(loss, *arrays.values(), *cotangents)
-    # JAX's gradient by a + ib is dL/da - i dL/db, the conjugate of the others'.
-    if keras.backend.backend() == "jax":
-        gradients = [np.conj(gradient) for gradient in gradients]
-    return gradients[len(names) :], dict(zip(names, gradients, strict=False))
+    run_back = differentiated(loss)
+
+    def run(arrays, cotangents):
+        _, gradients = run_back(*(arrays[name] for name in names), *cotangents)
+        # JAX's gradient by a + ib is dL/da - i dL/db, the conjugate of the others'.
+        if keras.backend.backend() == "jax":
+            gradients = [np.conj(gradient) for gradient in gradients]
+        return gradients[len(names) :], dict(zip(names, gradients, strict=False))
+
+    return run
+
+
+def in_pieces(scan, reset):
+    """What a scan with resets must be: each piece of a row alone, from zeros after a reset."""
+
+    def run(initial_state, **tensors):
+        rows = []
+        for row, begins in enumerate(reset):
+            starts = sorted({0, *np.flatnonzero(begins)})
+            outputs, state = [], initial_state[row : row + 1]
+            for start, stop in zip(starts, [*starts[1:], len(begins)], strict=True):
+                state = ops.zeros_like(state) if begins[start] else state
+                piece = {
+                    name: x[row : row + 1, start:stop] if len(x.shape) == 3 else x
+                    for name, x in tensors.items()
+                }
+                output, state = scan(initial_state=state, **piece)
+                outputs.append(output)
+            rows.append((ops.concatenate(outputs, axis=1), state))
+        return tuple(ops.concatenate(parts, axis=0) for parts in zip(*rows, strict=True))
+
+    return run
+
+
+def assert_same(scan, expected_scan, arrays, dtype="float64", tolerance=1e-12):
+    """Two scans agree in values and gradients, to a part of the largest element of each."""
+    cotangents = cotangents_of(arrays)
+    if dtype == "float64":
+        arrays = {name: widened(array) for name, array in arrays.items()}
+        cotangents = [widened(x) for x in cotangents]
+    with precision(dtype):
+        results, gradients = differentiate(scan, arrays, cotangents)
+        expected_results, expected = differentiate(expected_scan, arrays, cotangents)
+    pairs = {f"result {k}": x for k, x in enumerate(zip(results, expected_results, strict=True))}
+    for name, pair in (pairs | {k: (gradients[k], expected[k]) for k in arrays}).items():
+        actual, exact = pair
+        scale = max(abs(exact).max(), tolerance)
+        np.testing.assert_allclose(actual / scale, exact / scale, 0, tolerance, err_msg=name)
 
 
 def _inner(result, cotangent):

@@ -329,7 +329,7 @@ def test_arguments_that_are_refused():
         with pytest.raises(ValueError, match=f"`{name}` must be a positive integer, received 0"):
             language_model(*sizes, [mixer])
     for mixers in ([], [mixer, mixer]):
-        with pytest.raises(ValueError, match="a layer of its own for each block, received"):
+        with pytest.raises(ValueError, match="a separate layer for each block, received"):
             language_model(9, 4, mixers)
     with pytest.raises(ValueError, match="`head` must be 'tied', 'untied' or None, received True"):
         language_model(9, 4, [mixer], head=True)

@@ -363,7 +363,7 @@ def of(*calls):
 def test_what_looks_at_other_steps_is_refused_by_name(call, named):
     name, _, advice = named.partition(".*")
     # Keras numbers the names of operations.
-    message = rf"^'{name}(_\d+)?' of type .* may need other steps .*{advice}.* say so: Stream\("
+    message = rf"^'{name}(_\d+)?' of type .* may need other steps .*{advice}.* its class: Stream\("
     with pytest.raises(ValueError, match=message):
         Stream(of(call))
 
@@ -378,7 +378,7 @@ def test_a_last_output_among_single_steps_is_refused():
     inputs = features()
     last = layers.GRU(DIM)(inputs)
     joined = layers.Add(name="joined")([inputs, layers.Reshape((1, DIM))(last)])
-    with pytest.raises(ValueError, match="'joined' joins single steps.*return_sequences=True"):
+    with pytest.raises(ValueError, match="'joined' combines steps.*return_sequences=True"):
         Stream(keras.Model(inputs, joined))
 
 

@@ -1,6 +1,4 @@
-import importlib
 import sys
-from pathlib import Path
 
 import keras
 import matplotlib
@@ -494,8 +492,11 @@ def test_arguments_of_regions_that_do_not_fit(ih0):
 
 
 def test_matplotlib_is_asked_for_only_where_it_is_needed(monkeypatch):
-    assert "visualization" not in Path(keras_coffee.__file__).read_text()
+    assert keras_coffee.visualization.plot_gates is plot_gates
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "keras_coffee.visualization")
+    monkeypatch.delattr(keras_coffee, "visualization")
     with pytest.raises(ImportError, match=r"its extra: keras-coffee\[plots\]"):
-        importlib.import_module("keras_coffee.visualization")
+        keras_coffee.visualization  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'visualisation'"):
+        keras_coffee.visualisation  # noqa: B018

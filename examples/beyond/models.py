@@ -1,10 +1,13 @@
 """The same models around any recurrent layer, which is made by `layer(n, **arguments)`."""
 
+import functools
+
 import keras
 from keras import ops
 from series import PADDING
 
-from keras_coffee import CoffeeLayer, S6Layer
+from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
+from keras_coffee.layers import LRU, MinGRU
 
 WIDTH = 32  # of residual blocks
 
@@ -40,7 +43,7 @@ LAYERS |= {function.__name__: function for function in (s6, s6_paper, s6_mamba)}
 
 
 def swapped(layer, features, outputs):
-    """`layer(64)` in the place of `GRU(64)`."""
+    """`layer(64)` instead of `GRU(64)`."""
     inputs = keras.Input((None, features))
     hidden = layer(64, return_sequences=False)(keras.layers.Masking(PADDING)(inputs))
     return keras.Model(inputs, keras.layers.Dense(outputs)(hidden))
@@ -61,6 +64,40 @@ def blocks(depth):
 
 
 MODELS = {"swapped": swapped, "two blocks": blocks(2), "four blocks": blocks(4)}
+
+
+def sequences(layer):
+    """The Keras layer as ours are by default."""
+    return functools.partial(layer, return_sequences=True)
+
+
+# Mixers of `gated`: how they are made from a size, and the sizes that give one block of WIDTH about
+# 4,500 parameters, and those that give it 64 numbers as its state.
+MIXERS = {
+    "coffee": (CoffeeLayer, 15, 2),
+    "filter": (functools.partial(CoffeeLayer, output_filter=True), 11, 2),
+    "inputgate": (functools.partial(CoffeeLayer, input_gate="full"), 4, 2),
+    "linearized": (LinearizedS6Layer, 4, 2),
+    "mamba": (S6Layer.mamba, 13, 2),
+    "mingru": (MinGRU, 27, 64),
+    "lru": (lambda n: LRU(n, n), 18, 32),
+    "gru": (sequences(keras.layers.GRU), 16, 64),
+    "lstm": (sequences(keras.layers.LSTM), 14, 32),
+}
+
+
+def gated(mixers, vocabulary, classes):
+    """Residual blocks as Mamba's, without its convolution: norm, projections, mixer and gate."""
+    inputs = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.Embedding(vocabulary, WIDTH)(inputs)
+    for mixer in mixers:
+        normed = keras.layers.RMSNormalization(epsilon=1e-5)(hidden)
+        mixed = mixer(keras.layers.Dense(WIDTH, use_bias=False)(normed))
+        gate = keras.layers.Dense(mixed.shape[-1], "silu", use_bias=False)(normed)
+        gated = keras.layers.Multiply()([mixed, gate])
+        hidden += keras.layers.Dense(WIDTH, use_bias=False)(gated)
+    normed = keras.layers.RMSNormalization(epsilon=1e-5)(hidden)
+    return keras.Model(inputs, keras.layers.Dense(classes)(normed))
 
 
 class LastStep(keras.layers.Layer):

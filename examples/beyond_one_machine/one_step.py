@@ -19,7 +19,7 @@ def load_data():
 
 
 def build_model(layer, *probes):
-    """The same weights at every call. The probes get what the layer puts out."""
+    """The same weights at every call. The probes get the layer's outputs."""
     keras.utils.set_random_seed(0)
     layers = [layer(STATES, name="recurrence"), *probes, keras.layers.Dense(1)]
     return keras.Sequential([keras.Input((None, DIM)), *layers])

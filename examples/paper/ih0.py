@@ -43,7 +43,7 @@ def draw(model, file):
         plot_gates(model, np.array([sequence]), axes=axes)
         axes.set_title(f"gates while {label} is read")
         axes.set_xticks(range(len(sequence)), label.split("‖"))
-    figure.savefig(file, dpi=120)
+    figure.savefig(file, dpi=200)
 
 
 def main(argv=None):

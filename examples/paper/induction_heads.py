@@ -5,7 +5,7 @@ import functools
 
 import keras
 import numpy as np
-from keras import ops
+from keras import layers, ops
 from training import Experiment
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
@@ -14,12 +14,18 @@ from keras_coffee.datasets import InductionHead
 from keras_coffee.layers import SoftminLogits, SymbolEmbedding
 
 LAYERS = {
-    "coffee": CoffeeLayer,
-    "coffee-no-feedback": functools.partial(CoffeeLayer, feedback=None),
-    "coffee-linear-feedback": functools.partial(CoffeeLayer, feedback="linear"),
-    "linearized-s6": LinearizedS6Layer,
-    "s6": S6Layer,
+    "coffee": functools.partial(CoffeeLayer, start="paper"),
+    "coffee-no-feedback": functools.partial(CoffeeLayer, feedback=None, start="paper"),
+    "coffee-linear-feedback": functools.partial(CoffeeLayer, feedback="linear", start="paper"),
+    "linearized-s6": functools.partial(LinearizedS6Layer, start="paper"),
+    "s6": functools.partial(S6Layer, start="paper"),
+    # Not in the paper: the starts that are the default here, and Mamba's recurrence.
+    "coffee-series": CoffeeLayer,
+    "s6-series": S6Layer,
+    "s6-mamba": S6Layer.mamba,
 }
+# Not in the paper either: as many units as the embedding has features.
+GATED = {"gru": layers.GRU, "lstm": layers.LSTM}
 # Sequences are made of the symbols 1 to 7, and 0 is the padding. The paper's parameter counts,
 # 3nD + 8D = 512 for COFFEE and 3nD + D² + 9D = 784 for S6, need one more, which never occurs.
 SYMBOLS = 9
@@ -64,7 +70,9 @@ class InductionHeads(Experiment):
         )
 
     def recurrence(self):
-        return LAYERS[self.layer](self.n, start="paper")
+        if self.layer in GATED:
+            return GATED[self.layer](self.dim, return_sequences=True)
+        return LAYERS[self.layer](self.n)
 
     def load_data(self, seed):
         task = functools.partial(
@@ -120,8 +128,12 @@ class Ih0(Experiment):
     def smoke(self):
         return dataclasses.replace(self, epochs=2, steps=4, batch_size=8)
 
+    def embeddings(self):
+        """Where the symbols' vectors start."""
+        return ih0_start
+
     def build_model(self):
-        embedding = SymbolEmbedding(3, 2, embeddings_initializer=ih0_start, name="symbols")
+        embedding = SymbolEmbedding(3, 2, embeddings_initializer=self.embeddings(), name="symbols")
         fixed = {"gate_initializer": "ones", "readout_initializer": "ones"}
         return keras.Sequential(
             [

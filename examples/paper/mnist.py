@@ -14,9 +14,13 @@ from keras_coffee.datasets import AugmentedImages, load_mnist
 from keras_coffee.layers import FourDirections
 
 LAYERS = {
-    "coffee": CoffeeLayer,
-    "coffee-output-filter": functools.partial(CoffeeLayer, output_filter=True),
-    "s6": S6Layer,
+    "coffee": functools.partial(CoffeeLayer, start="paper"),
+    "coffee-output-filter": functools.partial(CoffeeLayer, output_filter=True, start="paper"),
+    "s6": functools.partial(S6Layer, start="paper"),
+    # Not in the paper. As many units as n says.
+    "gru": layers.GRU,
+    "s6-mamba": S6Layer.mamba,
+    "coffee-series": CoffeeLayer,
 }
 
 
@@ -68,7 +72,7 @@ class FourDirectionMnist(Mnist):
                 layers.Reshape((28, 28, 1)),
                 layers.CenterCrop(25, 25),
                 layers.Reshape((25, 25)),
-                FourDirections(LAYERS[self.layer](self.n, start="paper")),
+                FourDirections(LAYERS[self.layer](self.n)),
                 layers.Dense(25, "gelu"),
                 layers.Dense(10),
             ]
@@ -84,7 +88,7 @@ class SequentialMnist(Mnist):
     lower_below_loss: float = 0.15
 
     def build_model(self):
-        recurrence = [] if self.layer is None else [LAYERS[self.layer](self.n, start="paper")]
+        recurrence = [] if self.layer is None else [LAYERS[self.layer](self.n)]
         return keras.Sequential(
             [
                 keras.Input((28, 28)),

@@ -1,18 +1,18 @@
-"""Pictures for docs/results.md."""
-
-import statistics
+"""Plots for docs/results.md."""
 
 import ih0
 import records
 from matplotlib.figure import Figure
 
-# Which table a picture belongs to, and what it shows.
+# Which table a plot belongs to, and what it shows.
 IMAGES = {
     "learning_curves.png": ("table1", "Validation accuracy of COFFEE and S6 over the training"),
     "accuracy_parameters.png": ("ablation", "Accuracy against the number of parameters"),
     "mnist_curves.png": ("mnist", "Validation accuracy on MNIST over the epochs"),
     "ih0.png": ("ih0", "Vectors, decision regions, states and gates of the six-parameter model"),
 }
+# Four of Okabe and Ito's.
+COLOR_BLIND_SAFE = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00")
 
 
 def draw_all(rows, runs, folder):
@@ -40,19 +40,19 @@ def learning_curves(runs, file):
 
 
 def accuracy_parameters(rows, runs, file):
-    """Mean and standard deviation over the seeds, sequences of sixteen symbols."""
+    """Every seed, sequences of sixteen symbols."""
     axes = new_axes("parameters", "accuracy")
     for row in rows:
         own = records.main_runs(runs[row.runs_of])
         if not own or not row.name.startswith(("table1", "table2", "ablation")) or row.same_as:
             continue
-        accuracies = [run["accuracy"] for run in own]
-        deviation = statistics.stdev(accuracies) if len(own) > 1 else 0
         marker = "s" if "s6" in row.name or "linearized" in row.name else "o"
-        point = own[0]["parameters"], statistics.mean(accuracies)
-        axes.errorbar(*point, deviation, fmt=marker, color="C0", capsize=3)
-        place = {"xytext": (-8, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
-        axes.annotate(row.label, point, **place)
+        for run in own:
+            point = run["parameters"], run["accuracy"]
+            axes.plot(*point, marker, color="C0", fillstyle="none")
+        highest = own[0]["parameters"], max(run["accuracy"] for run in own)
+        place = {"xytext": (0, -10), "textcoords": "offset points", "ha": "right", "va": "top"}
+        axes.annotate(row.label.removeprefix("COFFEE, "), highest, fontsize=8, **place)
     axes.set_xscale("log", base=2)
     axes.set_xlim(left=4)
     axes.xaxis.set_major_formatter("{x:.0f}")
@@ -61,18 +61,19 @@ def accuracy_parameters(rows, runs, file):
 
 def mnist_curves(rows, runs, file):
     axes = new_axes("epochs", "validation accuracy")
-    for number, row in enumerate(row for row in rows if row.table == "mnist"):
+    own_rows = (row for row in rows if row.table == "mnist")
+    for row, color in zip(own_rows, COLOR_BLIND_SAFE, strict=True):
         for index, run in enumerate(records.main_runs(runs[row.name])):
             accuracy = run["history"]["val_accuracy"]
             label = f"{row.label}, {run['parameters']:,} parameters" if index == 0 else None
-            axes.plot(range(1, len(accuracy) + 1), accuracy, color=f"C{number}", label=label, lw=1)
+            axes.plot(range(1, len(accuracy) + 1), accuracy, color=color, label=label, lw=1)
     finish(axes, file)
 
 
 def finish(axes, file, **legend):
     if axes.get_legend_handles_labels()[0]:
         axes.legend(**legend)
-    axes.figure.savefig(file, dpi=120)
+    axes.figure.savefig(file, dpi=200)
 
 
 def new_axes(xlabel, ylabel):

@@ -1,4 +1,4 @@
-"""Other readings of the paper's text, for rows that did not come out at first."""
+"""Other readings of the paper's text, for rows that did not reach the paper at first."""
 
 import dataclasses
 

@@ -1,17 +1,21 @@
-"""docs/results.md: what the paper has beside what came out here."""
+"""docs/results.md: the paper's numbers beside ours."""
 
 import collections
 import statistics
 
 import plots
 import records
+import rivals
 from induction_heads import IH0_PAPER
-from remarks import DISTANCES, HEAD, OF_ROWS, OPEN, OTHERS
+from remarks import DISTANCES, HEAD, MEANINGS, OF_ROWS, OPEN, OTHERS, RIVALS, RIVALS_IMAGES
 from rows import PLAIN, TABLES, TRIED
 
-GOOD = ("reproduced", "better", "different: higher")
-COLUMNS = ("", "parameters", "accuracy: paper", "ours", "seed by seed", "loss: paper", "ours")
-COLUMNS += ("epochs: paper", "ours", "minutes", "backend", "verdict")
+GOOD = ("reproduced", "better", "higher")
+VERDICTS = ("", "verdict", "paper", "ours")
+DETAILS = ("", "parameters", "accuracy of each seed", "loss", "in the paper", "epochs")
+DETAILS += ("in the paper", "minutes")
+# A column that says the same in every row becomes a sentence above the table.
+SENTENCES = {1: "parameters: {}", 6: "epochs in the paper: {}"}
 
 
 def write(rows, folder, docs):
@@ -25,52 +29,86 @@ def write(rows, folder, docs):
 
 
 def page(rows, runs, again):
-    parts = [HEAD, summary(rows, runs)]
+    parts = [HEAD, RIVALS]
+    for title, lines in rivals.tables(runs):
+        parts += [f"**{title}**\n\n{as_table(rivals.COLUMNS, lines)}"] if lines else []
+    parts += [RIVALS_IMAGES, as_table(rivals.IMAGE_COLUMNS, list(rivals.images(runs)))]
+    parts += ["## The paper's rows\n\n"]
+    parts += [counts(rows, runs), verdicts(rows, runs, with_table=True), MEANINGS]
     for table, title in TABLES.items():
         own = [row for row in rows if row.table == table]
         parts += [f"## {title}\n\n", *section(own, runs)]
         parts += [vectors(runs[row.name]) for row in own if row.name == "ih0-embeddings"]
         parts += images(table)
-    parts += [OPEN, DISTANCES, *section(PLAIN, runs), OTHERS, *section(TRIED, runs)]
+    parts += [OPEN]
+    for text, other in ((DISTANCES, PLAIN), (OTHERS, TRIED)):
+        parts += [text, verdicts(other, runs), *remarks(other)]
     parts += ["## On the three backends\n\n", backends([*rows, *PLAIN], runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
 
 
-def summary(rows, runs):
-    """How many rows came to which verdict."""
-    known = [(row, records.main_runs(runs[row.runs_of])) for row in rows]
-    words = [verdict(row, own).partition(",")[0] if own else "not run yet" for row, own in known]
-    counts = [f"{number} {word}" for word, number in collections.Counter(words).most_common()]
-    return f"**Of {len(rows)} rows: {', '.join(counts)}.**\n\n"
+def counts(rows, runs):
+    """How many rows have which verdict."""
+    words = [judgement(row, runs).partition(" (")[0] for row in rows]
+    each = [f"{number} {word}" for word, number in collections.Counter(words).most_common()]
+    return f"**Of {len(rows)} rows: {', '.join(each)}.**\n\n"
+
+
+def verdicts(rows, runs, with_table=False):
+    """One line a row: what the paper says, what we found, and the verdict."""
+    cells = []
+    for row in rows:
+        own = records.main_runs(runs[row.runs_of])
+        label = f"{TABLES[row.table].partition(':')[0]}: {row.label}" if with_table else row.label
+        ours = spread([run["accuracy"] for run in own], row.paper) if own else ""
+        word = judgement(row, runs)
+        cells.append([label, f"**{word}**" if own else word, row.paper.accuracy, ours])
+    return as_table(VERDICTS, cells)
+
+
+def judgement(row, runs):
+    own = records.main_runs(runs[row.runs_of])
+    return verdict(row, own) if own else "not run yet"
 
 
 def section(rows, runs):
-    cells = [line(row, records.main_runs(runs[row.runs_of])) for row in rows]
-    known = [(row.label, OF_ROWS[row.name]) for row in rows if row.name in OF_ROWS]
-    remarks = [f"- **{label}**: {remark}\n" for label, remark in known]
-    return [as_table(COLUMNS, cells), *remarks, "\n" * bool(remarks)]
+    """The details of the rows that were run, and what is known of them."""
+    known = [(row, records.main_runs(runs[row.runs_of])) for row in rows]
+    return [details([line(row, own) for row, own in known if own]), *remarks(rows)]
+
+
+def remarks(rows):
+    said = [f"- **{row.label}**: {OF_ROWS[row.name]}\n" for row in rows if row.name in OF_ROWS]
+    return [*said, "\n" * bool(said)]
+
+
+def details(cells):
+    """A table without the columns that are the same in every row."""
+    if not cells:
+        return "Not run yet.\n\n"
+    same = [k for k in range(1, len(DETAILS)) if len({cell[k] for cell in cells}) == 1]
+    same = [k for k in same if len(cells) > 1 or not cells[0][k]]
+    said = [SENTENCES[k].format(cells[0][k]) for k in same if k in SENTENCES and cells[0][k]]
+    gone = {k for k in same if k in SENTENCES or not cells[0][k]}
+    sentence = f"All rows: {'; '.join(said)}.\n\n" if said else ""
+    kept = [[x for k, x in enumerate(cell) if k not in gone] for cell in (DETAILS, *cells)]
+    return sentence + as_table(kept[0], kept[1:])
 
 
 def line(row, runs):
     paper = row.paper
-    if not runs:
-        absent = [""] * (len(COLUMNS) - 4)
-        return [row.label, f"{paper.parameters:,}", paper.accuracy, "not run yet", *absent]
     accuracies = [run["accuracy"] for run in runs]
+    backend = runs[0]["backend"]
     return [
-        row.label,
+        row.label if backend == "jax" else f"{row.label}, {backend}",
         f"{runs[0]['parameters']:,}",
-        paper.accuracy,
-        spread(accuracies, paper),
         ", ".join(spread([accuracy], paper) for accuracy in accuracies) if len(runs) > 1 else "",
-        paper.loss,
         spread([run["loss"] for run in runs]),
-        paper.epochs,
+        paper.loss,
         ", ".join(str(run["epochs"]) for run in runs),
+        paper.epochs,
         f"{statistics.mean(run['seconds'] for run in runs) / 60:.1f}",
-        runs[0]["backend"],
-        f"**{verdict(row, runs)}**",
     ]
 
 
@@ -90,7 +128,7 @@ def verdict(row, runs):
     as_good = sum(judged(row, accuracy, runs) in GOOD for accuracy in accuracies)
     if as_good in (0, len(runs)):
         return by_mean
-    return f"{by_mean}, {'' if by_mean in GOOD else 'but '}by {as_good} of {len(runs)} seeds"
+    return f"{by_mean} ({as_good} of {len(runs)} seeds reach it)"
 
 
 def judged(row, ours, runs):
@@ -98,10 +136,10 @@ def judged(row, ours, runs):
     at_least = row.paper.accuracy.endswith("+")
     if ours < paper - (0 if at_least else row.paper.tolerance):
         by_time = any(run["stopped_by"] == "budget" for run in runs)
-        return "not reached in the budget given" if by_time else "different"
+        return "not reached in time" if by_time else "different"
     if at_least or ours <= paper + row.paper.tolerance:
         return "reproduced"
-    return "different: higher" if row.paper.is_failure else "better"
+    return "higher" if row.paper.is_failure else "better"
 
 
 def vectors(runs):

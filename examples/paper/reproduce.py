@@ -1,32 +1,73 @@
-"""Every number of the paper, run again.
+"""Every number of the paper, run again, and what lies beyond the paper.
 
     KERAS_BACKEND=jax python examples/paper/reproduce.py --list
     KERAS_BACKEND=jax python examples/paper/reproduce.py table1 --seeds 3
     KERAS_BACKEND=jax python examples/paper/reproduce.py mnist-coffee plain --budget-minutes 20
     python examples/paper/reproduce.py report
+    KERAS_BACKEND=jax python examples/paper/reproduce.py beyond parity
+    python examples/paper/reproduce.py beyond report
 
 Rows are run in the order in which they are named, each with all of its seeds. A finished run is
 one file in results/paper/ and is not run again. One that was interrupted, or that ended for lack
 of time and now has more, goes on where it was, with the same numbers as if nothing had happened.
-`report` writes docs/results.md, for which it needs matplotlib.
+`report` writes docs/results.md, for which it needs matplotlib. After the word `beyond` names are
+those of examples/beyond/experiments.py, results go to results/beyond/ and `report` writes
+docs/beyond_the_paper.md.
 """
 
 import argparse
+import dataclasses
 import datetime
+import importlib
 import pathlib
+import sys
+
+import keras_coffee  # noqa: F401  isort: skip. First: it says which backend is missing.
 
 import keras
 import records
 import training
+from rivals import RIVALS
 from rows import CURVES, PLAIN, ROWS, TRIED
 
-KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES]
+KNOWN = [*ROWS, *PLAIN, *TRIED, *CURVES, *RIVALS]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Rows that go together.
+
+    Args:
+        name: Of the folder of its results.
+        rows: What --all runs.
+        known: What can be named.
+        report: The module that writes its page, which needs matplotlib; nothing else here does.
+    """
+
+    name: str
+    rows: list
+    known: list
+    report: str
+
+
+PAPER = Suite("paper", ROWS, KNOWN, "report")
+
+
+def suite_of(names):
+    """The suite of these names, and the names without the word for it."""
+    if names[:1] != ["beyond"]:
+        return PAPER, names
+    sys.path.append(str(ROOT / "examples" / "beyond"))
+    parts = (importlib.import_module(name) for name in ("experiments", "newton", "principles"))
+    rows = [row for part in parts for row in part.ROWS]
+    return Suite("beyond", rows, rows, "page"), names[1:]
 
 
 def main(argv=None):
     parser = make_parser()
     args = parser.parse_args(argv)
+    args.suite, args.names = suite_of(args.names)
     if args.seeds < 1:
         parser.error("--seeds must be at least 1")
     if not args.budget_minutes >= 0:
@@ -42,11 +83,9 @@ def main(argv=None):
 
 def act(parser, args):
     if args.list:
-        print("\n".join(f"{row.name:28} {row.label}" for row in KNOWN))
+        print("\n".join(f"{row.name:28} {row.label}" for row in args.suite.known))
     elif args.names == ["report"]:
-        import report  # needs matplotlib, and nothing else here does
-
-        report.write(ROWS, args.results, args.docs)
+        importlib.import_module(args.suite.report).write(args.suite.rows, args.results, args.docs)
     else:
         run_rows(chosen(parser, args), args)
 
@@ -56,16 +95,17 @@ def make_parser():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    parser.set_defaults(suite=PAPER)
     add("names", nargs="*", metavar="NAME", help="tables, rows, or the word report")
-    add("--all", action="store_true", help="every row of the paper")
+    add("--all", action="store_true", help="every row")
     add("--list", action="store_true", help="name the rows and end")
     add("--seeds", type=int, default=1, help="runs of each row, seeds 0, 1, … (default: 1)")
     add("--budget-minutes", type=float, default=60.0, help="for each run (default: 60)")
     add("--smoke", action="store_true", help="a few steps of each, to see that all of it runs")
     add("--again", action="store_true", help="from the start, beside the runs that there are")
     folder = {"type": pathlib.Path, "metavar": "DIR"}
-    add("--results", **folder, help="of finished runs (default: results/paper)")
-    add("--work", **folder, help="weights, to resume from (default: outputs/paper)")
+    add("--results", **folder, help="of finished runs (default: results/paper or beyond)")
+    add("--work", **folder, help="weights, to resume from (default: outputs/paper or beyond)")
     add("--docs", **folder, help="of the report (default: docs)")
     return parser
 
@@ -74,25 +114,26 @@ def settle_folders(args):
     """Runs for a look, and runs for a second time, are kept apart from the others."""
     turn = "again" if args.again else ""
     base = ROOT / "outputs" / "smoke" if args.smoke else ROOT
-    args.results = (args.results or base / "results" / "paper") / turn
-    args.work = (args.work or base / "outputs" / "paper") / turn
+    args.results = (args.results or base / "results" / args.suite.name) / turn
+    args.work = (args.work or base / "outputs" / args.suite.name) / turn
     args.docs = args.docs or base / "docs"
 
 
 def chosen(parser, args):
-    tables = dict.fromkeys(row.table for row in KNOWN)
-    for name in {*args.names} - {row.name for row in KNOWN} - tables.keys():
+    suite = args.suite
+    tables = dict.fromkeys(row.table for row in suite.known)
+    for name in {*args.names} - {row.name for row in suite.known} - tables.keys():
         parser.error(f"no table or row {name!r}; tables: {', '.join(tables)}; rows: --list")
     # In the order in which they are named: what matters most is run first.
-    rows = [row for name in args.names for row in KNOWN if name in (row.name, row.table)]
-    rows += [row for row in ROWS if args.all and row not in rows]
+    rows = [row for name in args.names for row in suite.known if name in (row.name, row.table)]
+    rows += [row for row in suite.rows if args.all and row not in rows]
     if not rows:
         parser.error("name tables or rows, or pass --all; --list shows what there is")
     return rows
 
 
 def run_rows(rows, args):
-    by_name = {row.name: row for row in KNOWN}
+    by_name = {row.name: row for row in args.suite.known}
     args.results.mkdir(parents=True, exist_ok=True)
     for row in dict.fromkeys(by_name[row.runs_of] for row in rows):
         experiment = row.experiment.smoke() if args.smoke else row.experiment

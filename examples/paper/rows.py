@@ -1,4 +1,4 @@
-"""Every row of the paper: what is run, and what the paper says came out."""
+"""Every row of the paper: what is run, and the paper's figures."""
 
 import dataclasses
 import functools
@@ -195,7 +195,7 @@ def plain(row):
 # The paper says only "Euclidean distance".
 PLAIN = [plain(row) for row in ROWS if hasattr(row.experiment, "distance") and not row.same_as]
 
-# Other readings of the paper's text, of rows that did not come out at first.
+# Other readings of the paper's text, tried where a row did not reach the paper at first.
 PLAIN_D2 = D2 | {"distance": "euclidean"}
 TRIED = [
     Row(
@@ -224,13 +224,13 @@ TRIED = [
     ),
     Row(
         "tried-mnist-nearest",
-        "COFFEE with output filter; turned images of nearest pixels, not moved",
+        "COFFEE with output filter; rotated by nearest pixels, not shifted",
         NearestPixel(layer="coffee-output-filter"),
         PAPER["mnist-coffee-output-filter"],
     ),
     Row(
         "tried-mnist-s6-nearest",
-        "S6, n=2; turned images of nearest pixels, not moved",
+        "S6, n=2; rotated by nearest pixels, not shifted",
         NearestPixel(layer="s6"),
         PAPER["mnist-s6-n2"],
     ),

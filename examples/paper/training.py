@@ -19,6 +19,9 @@ METRICS = ("loss", "accuracy", "val_loss", "val_accuracy")
 class Experiment(abc.ABC):
     """A frozen dataclass of settings, among them `learning_rate` and `epochs`."""
 
+    # What is kept of each epoch.
+    metrics = METRICS
+
     @abc.abstractmethod
     def build_model(self):
         """A model of symbols or images to logits, not compiled."""
@@ -30,6 +33,14 @@ class Experiment(abc.ABC):
     @abc.abstractmethod
     def smoke(self):
         """The same for a few steps."""
+
+    def compile(self, model):
+        model.compile(
+            optimizer=keras.optimizers.Adam(self.learning_rate),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=steps_per_execution(),
+        )
 
     def callbacks(self):
         """The rules by which the rate is lowered or training ends."""
@@ -52,9 +63,10 @@ def run(experiment, seed, folder, budget_minutes):
     keras.utils.set_random_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
     train, validation, test = experiment.load_data(seed)
-    model = compiled(experiment)
+    model = experiment.build_model()
+    experiment.compile(model)
     identity = identity_of(experiment, seed)
-    progress = Progress(folder, budget_minutes, identity)
+    progress = Progress(folder, budget_minutes, identity, experiment.metrics)
     epochs_done = progress.resume(model)
     # Keras advances the epoch of the data before each pass, and that of validation after it too.
     train.epoch, validation.epoch = epochs_done, 2 * epochs_done
@@ -71,7 +83,7 @@ def run(experiment, seed, folder, budget_minutes):
     progress.load_best(model)
     loss, accuracy = model.evaluate(test, verbose=0)
     # A copy without the optimizer, for the one of a model trained on torch loads nowhere else.
-    keras.Sequential([*model.inputs, *model.layers]).save(folder / "best.keras")
+    keras.Model(model.inputs, model.outputs).save(folder / "best.keras")
     return {
         **identity,
         "versions": versions(),
@@ -93,16 +105,9 @@ def identity_of(experiment, seed):
     }
 
 
-def compiled(experiment):
-    model = experiment.build_model()
-    model.compile(
-        optimizer=keras.optimizers.Adam(experiment.learning_rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        # Several steps in one call, where the backend has that.
-        steps_per_execution=1 if keras.config.backend() == "torch" else 10,
-    )
-    return model
+def steps_per_execution():
+    """Several steps in one call, where the backend has that."""
+    return 1 if keras.config.backend() == "torch" else 10
 
 
 def versions():
@@ -120,8 +125,9 @@ class Progress(keras.callbacks.Callback):
     at any moment leaves a state to go on from. To be the last of the callbacks.
     """
 
-    def __init__(self, folder, budget_minutes, identity):
+    def __init__(self, folder, budget_minutes, identity, metrics=METRICS):
         super().__init__()
+        self.metrics = metrics
         self.folder = folder
         self.budget_seconds = 60 * budget_minutes
         self.state = {"identity": identity, "history": [], "best_epoch": 0}
@@ -169,7 +175,7 @@ class Progress(keras.callbacks.Callback):
             "best_epoch": self.state["best_epoch"],
             "stopped_by": self.state["stopped_by"],
             "seconds": round(self.state["seconds"], 1),
-            "history": {name: [epoch[name] for epoch in history] for name in METRICS},
+            "history": {name: [epoch[name] for epoch in history] for name in self.metrics},
         }
 
     def on_train_begin(self, logs=None):
@@ -177,8 +183,8 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         history = self.state["history"]
-        history.append({name: float(logs[name]) for name in METRICS})
-        # NaN is never the best; the first epoch is, for want of another.
+        history.append({name: float(logs[name]) for name in self.metrics})
+        # NaN is never the best; if all are NaN, the first epoch is.
         losses = [np.nan_to_num(epoch["val_loss"], nan=np.inf) for epoch in history]
         self.state["best_epoch"] = 1 + int(np.argmin(losses))
         self.state["seconds"] = time.perf_counter() - self._start

@@ -44,7 +44,7 @@ class CoffeeHyperModel(keras_tuner.HyperModel):
             up. None: it never is.
         epochs: Of a trial, at most. Hyperband has numbers of its own.
         seed: Of weights and data, the same in every trial.
-        only: Values to choose from in the place of a parameter's range, by its name.
+        only: Values to choose from instead of a parameter's range, by its name.
     """
 
     SPACE = {}

@@ -35,7 +35,7 @@ def ranked(tuner):
 
 
 def table(trials, rows=10):
-    """The best trials as text; a hyperparameter that another one put out of use is a dash."""
+    """The best trials as text; a hyperparameter that another one disables is a dash."""
     names = list(dict.fromkeys(name for trial in trials for name in trial["hyperparameters"]))
     lines = [["rank", "score", "accuracy", "parameters", *names]]
     for trial in trials[:rows]:

@@ -16,6 +16,8 @@ import pathlib
 import signal
 import sys
 
+import keras_coffee  # noqa: F401  isort: skip. First: it says which backend is missing.
+
 import keras
 import leaderboard
 from hypermodels import InductionHeadHyperModel, MnistHyperModel

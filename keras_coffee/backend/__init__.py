@@ -5,9 +5,31 @@ A backend supplies the functions that `numpy.py` defines, under the same names a
 
 import importlib
 import os
+import sys
 import warnings
 
-import keras
+try:
+    import keras
+except ModuleNotFoundError as error:
+    missing = str(error.name).partition(".")[0]
+    if missing not in ("jax", "tensorflow", "torch"):
+        raise
+    raise ImportError(
+        f"Keras runs on {missing}, which is not installed. Set KERAS_BACKEND to 'jax', "
+        "'tensorflow' or 'torch', whichever you have, before keras is imported: as in "
+        "`KERAS_BACKEND=jax python ...`, or os.environ['KERAS_BACKEND'] = 'jax' in the first line."
+    ) from error
+
+
+def _level_of_user() -> int:
+    """How many frames above the caller the import of the package stands."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(("keras_coffee", "importlib")):
+        # `warnings` itself passes over frames of importlib.
+        level += not frame.f_globals["__name__"].startswith("importlib")
+        frame = frame.f_back
+    return level
+
 
 if keras.config.backend() not in ("jax", "tensorflow", "torch", "numpy"):
     raise ImportError(
@@ -20,7 +42,7 @@ if os.environ.get("KERAS_BACKEND", keras.config.backend()) != keras.config.backe
     warnings.warn(
         f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}, but Keras runs on "
         f"{keras.config.backend()!r}: it was imported before the variable was set. Set it first.",
-        stacklevel=2,
+        stacklevel=_level_of_user(),
     )
 
 framework = importlib.import_module(f"keras_coffee.backend.{keras.config.backend()}")

@@ -16,21 +16,16 @@ def _scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence, in one pass over time.
 
     `recurrence` is a `keras_coffee.solvers.recurrence.Recurrence`: a step, and the structure of the
-    tensors. These are inputs `(B, T, ...)`, a boolean mask `(B, T)` if there is one, weights and
-    initial state `(B, ...)`, in this order. A masked step holds the state, and its outputs are read
-    from it.
+    tensors. These are sequences `(B, T, ...)`, weights and initial state `(B, ...)`, in this order.
+    Masks and resets, booleans `(B, T)`, are the last of the sequences, and the step heeds them.
     `recompute` keeps about √T states for the gradient, and computes the others again.
     """
-    inputs, mask, weights, state = recurrence.split(tensors)
+    sequences, weights, state = recurrence.split(tensors)
     step, read = recurrence.functions(weights)
     outputs = []
-    for t in range(inputs[0].shape[1]):
-        slices = [x[:, t] for x in inputs]
-        new = step(state, slices)
-        if mask is not None:
-            pairs = zip(new, state, strict=True)
-            new = [np.where(mask[:, t].reshape(-1, *[1] * (n.ndim - 1)), n, s) for n, s in pairs]
-        state = new
+    for t in range(sequences[0].shape[1]):
+        slices = [x[:, t] for x in sequences]
+        state = step(state, slices)
         outputs.append(read(state, slices))
     return np.stack(outputs, 1), state
 

@@ -1,4 +1,4 @@
-"""What a recurrence says about itself."""
+"""The base classes of recurrences."""
 
 from typing import Any, ClassVar, Literal
 
@@ -24,14 +24,14 @@ class Cell:
     draw no random numbers. Masked inputs are zeros, where a step must have a finite derivative.
 
     Class attributes:
-        structure: What the Jacobian of the state is. `"diagonal"`: the state is one tensor, and
+        structure: The structure of the state's Jacobian. `"diagonal"`: the state is one tensor, and
             each of its elements depends on its own predecessor only. Gradients are then computed
             for many steps at once. A complex step must be holomorphic in its state. `"dense"`, the
             default: anything else. For parallel solvers a dense state is `(..., H)`, and axes
             before the last are independent of each other.
-        broadcasts: Whether weights may come with a batch axis in front, as they may where every
-            operation on them is elementwise. Gradients are then summed over the batch once and not
-            at every step. Defaults to False.
+        broadcasts: Whether weights may have a batch axis in front, which is right if every
+            operation on them is elementwise. Gradients are then summed over the batch once, not at
+            every step. Defaults to False.
         SEQUENCES: Names of the inputs, in the order in which a kernel lists them.
         OPTIONS: Names of the fields that are options, for a cell that has a kernel.
 

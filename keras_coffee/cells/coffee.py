@@ -52,7 +52,7 @@ class CoffeeCell(Cell):
 
     structure: ClassVar[Structure] = "diagonal"
     broadcasts: ClassVar[bool] = True
-    SEQUENCES: ClassVar[tuple[str, ...]] = ("inputs", "gate_inputs", "mask")
+    SEQUENCES: ClassVar[tuple[str, ...]] = ("inputs", "gate_inputs", "mask", "reset")
     OPTIONS: ClassVar[tuple[str, ...]] = ("feedback",)
 
     @property

@@ -21,13 +21,14 @@ def zero_order_hold(transition: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     exponent = transition * delta
     decay, one = ops.exp(exponent), ops.ones_like(exponent)
     small = ops.abs(exponent) < 0.5
-    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    # Each branch gets numbers in its range: an overflow in the unused one would make the gradient
+    # NaN.
     near, far = ops.where(small, exponent, ops.zeros_like(one)), ops.where(small, one, exponent)
     series = one
-    # What is left out, and its derivative, is below the rounding of the dtype.
+    # The omitted terms and their derivatives are below the rounding of the dtype.
     for k in range(17 if "float64" in str(exponent.dtype) else 10, 1, -1):
         series = 1 + series * (near * (1 / k))
-    # Far from 0 the difference loses no digit that counts, and ONNX has no expm1.
+    # Far from 0 the difference loses no relevant digit, and ONNX has no expm1.
     return decay, delta * ops.where(small, series, (decay - 1) / far)
 
 

@@ -7,11 +7,11 @@ from keras_coffee._typing import Tensor
 
 def align(x: Tensor, like: Tensor) -> Tensor:
     """`x`, whose axes are the first ones of `like`, with axes of length 1 for the others."""
-    return ops.reshape(x, (*ops.shape(x), *(1,) * (len(like.shape) - len(x.shape))))
+    return x[(..., *(None,) * (len(like.shape) - len(x.shape)))]
 
 
 def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent in the dtype of its argument; on JAX that of Keras is float32."""
+    """The hyperbolic tangent in the dtype of its argument; Keras' own is float32 on JAX."""
     return 2 * ops.sigmoid(2 * x) - 1
 
 
@@ -22,5 +22,5 @@ def complex_of(real: Tensor, imaginary: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x). That of Keras is x itself above 20 on PyTorch, which float64 can tell."""
+    """log(1 + e^x). Keras' own is x above 20 on PyTorch, too imprecise for float64."""
     return -ops.log_sigmoid(-x)

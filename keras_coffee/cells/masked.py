@@ -1,4 +1,4 @@
-"""Recurrences that pass over some steps."""
+"""Recurrences that skip some steps, or restart at some."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from keras_coffee.cells.functions import align
 
 @dataclasses.dataclass(frozen=True)
 class MaskedCell(Cell):
-    """A recurrence that holds its state where a mask says so.
+    """A recurrence that holds its state at masked steps.
 
         x(k) = f(x(k-1), u(k)) if m(k), else x(k-1)
 
@@ -47,6 +47,47 @@ class MaskedCell(Cell):
         return ops.where(align(mask, jacobian), jacobian, identity)
 
 
-def masked(cell: Cell, inputs: Any, mask: Tensor | None) -> tuple[Cell, Any]:
-    """A cell that passes over the steps that a mask leaves out, and its inputs."""
-    return (cell, inputs) if mask is None else (MaskedCell(cell), (inputs, mask))
+@dataclasses.dataclass(frozen=True)
+class ResetCell(Cell):
+    """A recurrence whose state is zero before some steps.
+
+        x(k) = f(0, u(k)) if r(k), else f(x(k-1), u(k))
+
+    Inputs are pairs: those of the cell, and r, boolean, of the shape of the leading axes.
+
+    Args:
+        cell: The recurrence f.
+    """
+
+    cell: Cell
+
+    @property
+    def structure(self) -> Structure:  # type: ignore[override]
+        return self.cell.structure
+
+    def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """The next state."""
+        own, reset = inputs
+        return self.cell.step(_zero_where(reset, state), own)
+
+    def read(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """The outputs of the cell."""
+        return self.cell.read(state, inputs[0])
+
+    def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """That of the cell, or zero."""
+        own, reset = inputs
+        return _zero_where(reset, self.cell.jacobian(_zero_where(reset, state), own))
+
+
+def _zero_where(condition: Tensor, x: Tensor) -> Tensor:
+    return ops.where(align(condition, x), ops.zeros_like(x), x)
+
+
+def marked(
+    cell: Cell, inputs: Any, mask: Tensor | None, reset: Tensor | None = None
+) -> tuple[Cell, Any]:
+    """A cell with a mask and resets, and its inputs."""
+    if mask is not None:
+        cell, inputs = MaskedCell(cell), (inputs, mask)
+    return (cell, inputs) if reset is None else (ResetCell(cell), (inputs, reset))

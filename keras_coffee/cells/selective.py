@@ -51,7 +51,13 @@ class SelectiveCell(LinearCell):
     delta_softplus: bool = False
 
     broadcasts: ClassVar[bool] = True
-    SEQUENCES: ClassVar[tuple[str, ...]] = ("inputs", "delta", "input_matrix", "output_matrix")
+    SEQUENCES: ClassVar[tuple[str, ...]] = (
+        "inputs",
+        "delta",
+        "input_matrix",
+        "output_matrix",
+        "reset",
+    )
     OPTIONS: ClassVar[tuple[str, ...]] = ("discretization", "delta_softplus")
 
     @property

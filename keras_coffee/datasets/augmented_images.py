@@ -1,4 +1,4 @@
-"""Images that are turned and moved a little, anew in each epoch."""
+"""Images that are rotated and shifted a little, differently in each epoch."""
 
 import operator
 from typing import Any
@@ -15,21 +15,19 @@ _ORDER, _MOTION = range(2)
 
 
 class AugmentedImages(keras.utils.PyDataset):
-    """Batches of images, each turned and moved at random, anew in each epoch.
+    """Batches of images, each rotated and shifted at random, differently in each epoch.
 
-    Each image of each batch is turned about its center by an angle from ±`rotation`, and moved
-    horizontally by ±`translation` × width and vertically by ±`translation` × height, all uniform
-    and independent; then interpolated, with zeros outside. torchvision's `RandomAffine` differs in
-    two things: unless told otherwise it takes the nearest pixel, and it rounds shifts to whole
-    pixels, which for the paper's 0.01 × 28 pixels means that nothing moves. So
-    `translation=0, interpolation="nearest"` is what it does by default.
+    Each image is rotated about its center by an angle from ±`rotation`, and shifted horizontally by
+    ±`translation` × width and vertically by ±`translation` × height, all uniform and independent;
+    then interpolated, with zeros outside. torchvision's `RandomAffine` takes the nearest pixel by
+    default and rounds shifts to whole pixels, so that the paper's 0.01 × 28 pixels shift nothing:
+    `translation=0, interpolation="nearest"` does the same.
 
-    The images are shuffled in each epoch, unless `shuffle=False`. A batch depends on the
-    arguments, `epoch` and its index alone, and is the same on every backend. `fit` and `evaluate`
-    advance `epoch`, so each pass sees new images; set `dataset.epoch` to see a pass again, or,
-    after an interruption, to go on with the next one. For batches in the same order everywhere,
-    call `fit` with `shuffle=False` and leave `workers` at 1. With `rotation=0, translation=0` the
-    images stay as they are.
+    The images are shuffled in each epoch, unless `shuffle=False`. A batch depends only on the
+    arguments, `epoch` and its index, and is the same on every backend. `fit` and `evaluate` advance
+    `epoch`, so each pass sees new images; set `dataset.epoch` to repeat a pass, or to continue
+    after an interruption. For batches in the same order everywhere, call `fit` with `shuffle=False`
+    and leave `workers` at 1. `rotation=0, translation=0` leaves the images unchanged.
 
     It is written in NumPy because Keras' layers for this, `RandomRotation` and
     `RandomTranslation`, take several times as long as a training step on JAX and PyTorch on a CPU;

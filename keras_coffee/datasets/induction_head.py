@@ -28,15 +28,15 @@ class InductionHead(keras.utils.PyDataset):
 
     The trigger is the same in all sequences and splits, and occurs in each sequence exactly twice,
     occurrences across the joins included. All sequences with this property are equally likely, as
-    if positions and symbols were drawn uniformly and sequences with a third occurrence thrown
-    away; yet none is drawn in vain, so that long sequences take no longer than their length asks.
+    if positions and symbols were drawn uniformly and sequences with a third occurrence rejected;
+    but nothing is rejected, so the time is proportional to the length.
 
-    A batch depends on the arguments, `epoch` and its index alone, and is the same on every
-    backend. `fit` and `evaluate` advance `epoch`, so each pass sees new sequences, those over the
-    validation and test splits too; set `dataset.epoch` to see a pass again, or, after an
-    interruption, to go on with the next one. For batches in the same order everywhere, call `fit`
-    with `shuffle=False`, without `steps_per_epoch`, and leave `workers` at 1: otherwise Keras
-    shuffles them, or hands out some queued in the epoch before.
+    A batch depends only on the arguments, `epoch` and its index, and is the same on every backend.
+    `fit` and `evaluate` advance `epoch`, so each pass sees new sequences, those over the validation
+    and test splits too; set `dataset.epoch` to repeat a pass, or to continue after an interruption.
+    For batches in the same order everywhere, call `fit` with `shuffle=False`, without
+    `steps_per_epoch`, and leave `workers` at 1: otherwise Keras shuffles them, or uses some that
+    were queued in the epoch before.
 
     Args:
         length: Integer, symbols in a sequence, not counting the padding. Defaults to 16.
@@ -57,9 +57,9 @@ class InductionHead(keras.utils.PyDataset):
         epoch: Integer, passes so far.
 
     Output shape:
-        `dataset[index]` is a pair of int32 arrays: the symbols, padded with zeros that leave time
-        to answer, `(batch_size, length + target_length - 1)`, and the targets,
-        `(batch_size, target_length)`.
+        `dataset[index]` is a pair of int32 arrays: the symbols, padded with zeros at the end for
+        the answer, `(batch_size, length + target_length - 1)`, and the targets, `(batch_size,
+        target_length)`.
 
     Raises:
         TypeError: If a number is not an integer or `trigger` is not a sequence.
@@ -142,7 +142,7 @@ class InductionHead(keras.utils.PyDataset):
 
     def _draw_trigger(self, trigger_length: int) -> list[int]:
         size = integer("trigger_length", trigger_length, 1)
-        # A key that no batch has: theirs begin with the number of a split.
+        # A key that no batch has: their keys start with the number of a split.
         generator = generator_of(self.seed, len(_SPLITS))
         return generator.integers(1, self.vocabulary_size + 1, size=size).tolist()
 
@@ -162,7 +162,7 @@ class InductionHead(keras.utils.PyDataset):
         self._positions = self._free_length - self.noise_length - self.target_length + 1
         self._letters = np.unique(self.trigger)
         others = np.setdiff1d(np.arange(1, self.vocabulary_size + 1), self._letters)
-        # With no symbol outside the trigger the sampler never asks for one.
+        # If every symbol is in the trigger, the sampler never asks for another.
         self._others = others.astype(np.int32) if others.size else np.zeros(1, np.int32)
         self._sampler = None
         if self.trigger_length > 1:

@@ -16,8 +16,8 @@ Part = tuple[np.ndarray, np.ndarray]
 
 _VARIABLE = "KERAS_COFFEE_DATA"
 _VALIDATION_SIZE = 10_000
-# Of the arrays, so that a file that was packed anew passes as well. Shapes of uint8 arrays, and
-# SHA-256 of their elements in C order.
+# Of the arrays, so that a repacked file passes as well. Shapes of uint8 arrays, and SHA-256 of
+# their elements in C order.
 _CONTENTS = {
     "x_train": (
         (60_000, 28, 28),
@@ -33,7 +33,7 @@ _CONTENTS = {
 _REMEDIES = (
     "Pass path=, the file mnist.npz or its folder; or set the environment variable "
     f"{_VARIABLE} to it; or leave both out on a machine with internet, where Keras downloads it to "
-    "~/.keras/datasets/mnist.npz, or put a copy of that very file there."
+    "~/.keras/datasets/mnist.npz, or put a copy of that file there."
 )
 
 
@@ -111,7 +111,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
             found = sorted(content)
             arrays = {name: np.asarray(content[name]) for name in _CONTENTS if name in found}
-    # A damaged archive makes the libraries beneath raise almost anything.
+    # A damaged archive may raise almost any exception.
     except Exception as error:
         raise ValueError(f"{file} cannot be read: {error}. {_REMEDIES}") from error
     missing = [name for name in _CONTENTS if name not in arrays]

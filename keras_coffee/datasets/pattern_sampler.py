@@ -1,10 +1,10 @@
-"""Uniform sequences in which a pattern occurs where it is put, and nowhere else."""
+"""Uniform sequences in which a pattern occurs at a given position and nowhere else."""
 
 import numpy as np
 
 
 class PatternSampler:
-    """Draws positions and free symbols such that the pattern occurs where it is put, only there.
+    """Draws positions and free symbols so that the pattern occurs there and nowhere else.
 
     A symbol's class is its index among the pattern's distinct letters; all other symbols form the
     last class. State q of the automaton says that the last q symbols are the longest start of the

@@ -1,8 +1,8 @@
-"""Images turned and moved by any angle and any fraction of a pixel, many at once."""
+"""Many images rotated by any angle and shifted by any fraction of a pixel."""
 
 import numpy as np
 
-# Images are worked on together in blocks of about so many pixels, whose arrays stay in the cache.
+# Images are processed in blocks of about so many pixels, whose arrays stay in the cache.
 _BLOCK = 16_000
 
 
@@ -13,7 +13,7 @@ def roto_translate(
     down: np.ndarray,
     interpolation: str = "bilinear",
 ) -> np.ndarray:
-    """Turns each image about its center, then moves it, with zeros outside.
+    """Rotates each image about its center, then shifts it, with zeros outside.
 
     The output's pixel at (row i, column j) shows the input at
 
@@ -80,7 +80,7 @@ INTERPOLATIONS = {"bilinear": _bilinear, "nearest": _nearest}
 
 
 def _framed(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The images in a frame of zeros, onto which what lies outside is moved: so no mask is needed.
+    """The images in a frame of zeros, to which outside positions are moved: no mask is needed.
 
     It is wider below and on the right, because a position on its first line there still asks for
     the next.
@@ -94,7 +94,7 @@ def _framed(images: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _places(framed: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Where pixels stand in the framed images as one row."""
+    """Where pixels are in the framed images as one row."""
     # Short integers until the last step, because they are faster.
     places = rows.astype(np.int32)
     places *= framed.shape[2]

@@ -1,5 +1,8 @@
 """Checks that the layers share."""
 
+import difflib
+import inspect
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -15,6 +18,51 @@ def positive_integer(name: str, value: Any) -> int:
             f"{type(value).__name__}."
         )
     return int(value)
+
+
+# What `keras.layers.GRU` or `LSTM` takes and no layer here does, with what to do instead.
+_INSTEAD = {
+    "activation": "Put a keras.layers.Activation behind it.",
+    "bias_initializer": "Each of its weights has an initializer of its own; help() lists them.",
+    "dropout": "Put a keras.layers.Dropout in front of it.",
+    "implementation": "Leave it out.",
+    "kernel_initializer": "Each of its weights has an initializer of its own; help() lists them.",
+    "recurrent_activation": "Leave it out.",
+    "recurrent_dropout": "Put a keras.layers.Dropout in front of it: the state is never dropped.",
+    "recurrent_initializer": "Each of its weights has an initializer of its own; help() lists "
+    "them.",
+    "reset_after": "Leave it out.",
+    "seed": "Give the seed to an initializer, or call keras.utils.set_random_seed.",
+    "time_major": "Inputs are (batch, time, features): keras.ops.swapaxes(x, 0, 1) makes them so.",
+    "unroll": "Leave it out: all steps are computed in one fused pass.",
+    "use_bias": "Leave it out; keras.layers.Dense(units) in front of it has a bias.",
+    "use_cudnn": "Leave it out.",
+}
+
+
+def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) -> None:
+    """Raises for an argument that a layer does not have, if there is something to do instead.
+
+    Args:
+        layer: The class.
+        names: Arguments that neither it nor its weights take.
+        of_keras: Those of them that every layer of Keras takes.
+    """
+    taken = inspect.signature(layer.__init__).parameters  # type: ignore[misc]
+    for name in set(names) - set(of_keras):
+        similar = difflib.get_close_matches(name, taken, n=1, cutoff=0.8)
+        instead = f"Did you mean `{similar[0]}`?" if similar else _INSTEAD.get(name)
+        if instead:
+            raise TypeError(f"{layer.__name__} has no argument `{name}`. {instead}")
+
+
+def check_not_ragged(name: str, inputs: Tensor) -> None:
+    """Raises for a tensor of rows of different lengths, which TensorFlow alone has."""
+    if hasattr(inputs, "ragged_rank"):
+        raise TypeError(
+            f"{name} must not be ragged. Pad it by inputs.to_tensor(), and pass "
+            "mask=tf.sequence_mask(inputs.row_lengths()) beside it."
+        )
 
 
 def at_least_float32(*tensors: Tensor) -> str:
@@ -48,7 +96,10 @@ def sequence_shape(layer: str, shape: Shape) -> tuple[int | None, int | None, in
     if len(shape) == 3 and shape[2] is not None:
         return shape[0], shape[1], shape[2]
     if len(shape) < 3:
-        advice = "Add the missing axis, for example with keras.layers.Reshape or x[:, :, None]."
+        advice = (
+            "Add the missing axis: integers that are symbols get one from a "
+            "keras.layers.Embedding, a series of numbers from x[..., None] or keras.layers.Reshape."
+        )
     elif len(shape) > 3:
         advice = "Put it in a keras.layers.TimeDistributed, or merge axes by keras.layers.Reshape."
     else:

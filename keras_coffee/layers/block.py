@@ -15,12 +15,12 @@ from keras_coffee.ops import masking
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class Block(RecurrentLayer):
-    """A residual connection around a normalized recurrent layer: what deep models are built of.
+    """A residual connection around a normalized recurrent layer, for deep models.
 
         y(k) = u(k) + f(norm(u))(k),   norm(u)(k) = g ⊙ u(k) / √(mean(u(k)²) + ε)
 
     f is the `mixer` and g the `scale` of a `keras.layers.RMSNormalization`. The block is a
-    recurrent layer itself, with the states of its mixer: it takes masks and follows a stream.
+    recurrent layer itself, with the states of its mixer: it takes masks and can be streamed.
 
     Args:
         mixer: f, a recurrent layer of `keras_coffee` with as many outputs as inputs.
@@ -30,7 +30,7 @@ class Block(RecurrentLayer):
         solver, recompute: As for `RecurrentLayer`, without effect: the mixer has its own.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out.
+    `RecurrentLayer` lists the arguments and results of a call.
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.
@@ -88,12 +88,18 @@ class Block(RecurrentLayer):
         if not self.mixer.built:  # as one is that comes from a file
             self.mixer.build(inputs_shape)
 
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         if initial_state is None:
             initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        mixed, state = self.mixer.advance(self.norm(inputs), initial_state, mask)
+        mixed, state = self.mixer.advance(self.norm(inputs), initial_state, mask, reset)
         outputs = inputs + ops.cast(mixed, inputs.dtype)
-        return masking.repeat_last(outputs, mask), state
+        return masking.repeat_last(outputs, mask, reset), state
 
     def get_config(self) -> dict[str, Any]:
         own = {"mixer": serialized_mixer(self.mixer), "epsilon": self.epsilon}

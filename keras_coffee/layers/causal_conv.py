@@ -16,13 +16,13 @@ from keras_coffee.ops.arguments import check_time
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class CausalConv1D(RecurrentLayer):
-    """A convolution over the last steps, of each feature by itself.
+    """A convolution over the last steps of each feature.
 
         y(k) = g(w_1 ⊙ u(k-K+1) + … + w_K ⊙ u(k) + b)
 
     K is `kernel_size`, and the inputs before the first step are zeros. (K + 1) D parameters:
     `kernel` w `(K, D)` and `bias` b `(D,)`. The state holds the last K - 1 inputs, the latest last,
-    so the layer follows a stream. All steps are computed at once. A masked step is not seen: the
+    so the layer can be streamed. All steps are computed at once. A masked step is skipped: the
     window has the last K steps that count. `keras.layers.DepthwiseConv1D` with causal padding is
     the same without masks, state and streams.
 
@@ -37,7 +37,7 @@ class CausalConv1D(RecurrentLayer):
             `kernel` starts uniform in ±1/√K, `bias` from zeros.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, K - 1, D)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, K - 1, D)`.
 
     Raises:
         ValueError: if `kernel_size` is not a positive integer, or the inputs are not `(B, T, D)`.
@@ -88,17 +88,21 @@ class CausalConv1D(RecurrentLayer):
         return dim
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         check_time(inputs, "inputs")
         if initial_state is None:
             (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
-        delayed, state = _window(inputs, initial_state, mask)
+        delayed, state = _window(inputs, initial_state, mask, reset)
         kernel = ops.cast(ops.cast(self.kernel, self.compute_dtype), inputs.dtype)
         outputs = sum(kernel[-1 - k] * x for k, x in enumerate(delayed))
         if self.use_bias:
             outputs = outputs + ops.cast(self.bias, inputs.dtype)
-        return masking.repeat_last(self.activation(outputs), mask), state
+        return masking.repeat_last(self.activation(outputs), mask, reset), state
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)
@@ -106,19 +110,28 @@ class CausalConv1D(RecurrentLayer):
         return {**super().get_config(), **own}
 
 
-def _window(inputs: Tensor, state: Tensor, mask: Tensor | None) -> tuple[list[Tensor], Tensor]:
+def _window(
+    inputs: Tensor, state: Tensor, mask: Tensor | None, reset: Tensor | None
+) -> tuple[list[Tensor], Tensor]:
     """The inputs 0, 1, …, K - 1 steps before each step, `(B, T, D)` each; and the last K - 1."""
     size = state.shape[1]
     known = ops.concatenate([state, inputs], axis=1)
-    if mask is None:
+    if mask is None and reset is None:
         delayed = [known[:, size - k : -k or None] for k in range(size + 1)]
         return delayed, known[:, -size:] if size else state
-    counts = ops.concatenate([ops.ones(ops.shape(state)[:2], "bool"), mask], axis=1)
+    # All steps that made the state count, and none of them begins a sequence.
+    counted = ops.ones(ops.shape(state)[:2], "bool")
+    if mask is not None:
+        mask = ops.concatenate([counted, mask], axis=1)
+    if reset is not None:
+        reset = ops.concatenate([ops.logical_not(counted), reset], axis=1)
+    goes_on = None if reset is None else ops.logical_not(reset)
     delayed, latest = [inputs], []
     for _ in range(size):
         # What a step that counts has seen is what the one before it that counts had, and so on.
-        known = masking.repeat_last(known, counts)
+        known = masking.repeat_last(known, mask, reset)
         latest.append(known[:, -1:])
         known = ops.concatenate([ops.zeros_like(known[:, :1]), known[:, :-1]], axis=1)
+        known = masking.zero_masked(known, goes_on)
         delayed.append(known[:, size:])
     return delayed, ops.concatenate(latest[::-1], axis=1) if size else state

@@ -26,9 +26,9 @@ class CoffeeLayer(StateSpaceLayer):
         x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) u(k)
         y(k) = C x(k)
 
-    Each of the D features of the input has n states of its own, and three weights a state: 3nD
-    parameters. `transition` λ is kept in [-2, 0], so that a step never expands the state by itself.
-    As many features come out as go in: `CoffeeLayer(64)` on three features returns three.
+    Each of the D features of the input has its own n states with three weights each: 3nD
+    parameters. `transition` λ is kept in [-2, 0], so that a step alone never expands the state. The
+    output is as wide as the input: `CoffeeLayer(64)` on three features returns three.
 
     With `input_gate` and `use_gate_bias` the gate sees the input too:
 
@@ -52,11 +52,10 @@ class CoffeeLayer(StateSpaceLayer):
             start from Glorot's uniform distribution. None, the default, adds nothing.
         use_gate_bias: If True, the gate has a bias β for each state, with the weight `gate_bias`,
             `(D, n)`, which starts at 0; nD more parameters.
-        start: Where the weights start. `"series"`, the default, is for signals that go on: λ from
-            U(-1, -0.02), so that states forget at different rates, and C from N(0, 0.01/n), so
-            that outputs start small. `"paper"` is for symbols to be kept: λ = 0, so that nothing
-            is forgotten, and C from N(0, 1). Both draw w and b from N(0, 1); w_γ has the variance
-            1/n and 1.
+        start: How the weights are initialized. `"series"`, the default, is for time series: λ from
+            U(-1, -0.02), so that states forget at different rates, and C from N(0, 0.01/n), so that
+            outputs start small. `"paper"` is the paper's: λ = 0, so that nothing is forgotten, and
+            C from N(0, 1). Both draw w and b from N(0, 1); w_γ has the variance 1/n and 1.
         solver: `"auto"`, `"sequential"`, or parallel in time `"newton"`, `"elk"` or a `Newton` or
             `Elk` of `keras_coffee.solvers`.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
@@ -66,7 +65,7 @@ class CoffeeLayer(StateSpaceLayer):
             is the one of `start`. `transition_constraint=None` lets λ leave [-2, 0].
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, D, n)`.
 
     Raises:
         ValueError: if `n` is not a positive integer, `feedback`, `input_gate`, `start` or `solver`
@@ -173,7 +172,11 @@ class CoffeeLayer(StateSpaceLayer):
         return specs
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         return coffee_scan(
             inputs,
@@ -182,6 +185,7 @@ class CoffeeLayer(StateSpaceLayer):
             feedback=self.feedback,
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )
@@ -194,12 +198,12 @@ class CoffeeLayer(StateSpaceLayer):
     ) -> tuple[Tensor, Tensor]:
         """States and gates over time, for plots and study.
 
-        Time runs as in the inputs, whatever `go_backwards` says.
+        Time runs as in the inputs, also with `go_backwards`.
 
         Args:
             inputs: u, `(B, T, D)`.
             initial_state: x(0), `(B, D, n)`. None: zeros.
-            mask: `(B, T)`, False where a step is passed over. Its gate is 0.
+            mask: `(B, T)`, False at steps to skip. Its gate is 0.
 
         Returns:
             States x(1), …, x(T) and the gates Δ(1), …, Δ(T) that led to them, each
@@ -216,7 +220,7 @@ class CoffeeLayer(StateSpaceLayer):
             ((2, 5, 3, 8), (2, 5, 3, 8))
         """
         inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
-        # Every state as a feature of its own, read out as it is.
+        # Every state as a separate feature, read out unchanged.
         shape = (*ops.shape(inputs), self.n)
         cell = self.cell()
         weights = cell.transition, cell.gate, ops.ones_like(cell.gate)
@@ -255,12 +259,12 @@ class CoffeeLayer(StateSpaceLayer):
     ) -> solvers.Solution:
         """States over time, and how they were found.
 
-        Time runs as in the inputs, whatever `go_backwards` says.
+        Time runs as in the inputs, also with `go_backwards`.
 
         Args:
             inputs: u, `(B, T, D)`.
             initial_state: x(0), `(B, D, n)`. None: zeros.
-            mask: `(B, T)`, False where a step is passed over.
+            mask: `(B, T)`, False at steps to skip.
             solver: As for the layer. None: the layer's own.
 
         Returns:
@@ -322,5 +326,5 @@ class CoffeeLayer(StateSpaceLayer):
         }
 
 
-# Arguments of its own.
+# Arguments that the base class does not take.
 _OWN = ("feedback", "output_filter", "use_input_matrix", "input_gate", "use_gate_bias")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 import keras
 
 from keras_coffee import constraints, initializers
+from keras_coffee.layers import arguments
 
 # An initializer, a regularizer or a constraint, given as Keras takes it: by name, as an object or
 # its configuration. None is Keras' default initializer, no regularizer, no constraint.
@@ -57,7 +58,7 @@ class DeclaredWeights(keras.layers.Layer):
     """
 
     WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
-    # Whether a weight that is optional is there. A layer says it before `super().__init__`.
+    # Which optional weights exist. A layer sets it before `super().__init__`.
     _present: Mapping[str, bool] = {}
 
     def __init__(self, **kwargs: Any):
@@ -66,8 +67,9 @@ class DeclaredWeights(keras.layers.Layer):
             for name, spec in self.WEIGHTS.items()
             for kind in _RULES
         }
+        arguments.check_known(type(self), kwargs, of_keras=LayerOptions.__annotations__)
         super().__init__(**kwargs)
-        # Not for weights that are not there: each initializer made draws a seed.
+        # Not for absent weights: each initializer that is made draws a seed.
         for name in self.weight_specs():
             for kind, module in _RULES.items():
                 setattr(self, f"{name}_{kind}", module.get(given[name, kind]))
@@ -85,8 +87,8 @@ class DeclaredWeights(keras.layers.Layer):
                 initializer=getattr(self, f"{name}_initializer"),
                 regularizer=getattr(self, f"{name}_regularizer"),
                 constraint=getattr(self, f"{name}_constraint"),
-                # The recurrence accumulates in float32 whatever the inputs are, and rounding its
-                # weights first would waste that.
+                # The recurrence always accumulates in float32; rounding its weights first would
+                # waste that.
                 autocast=False,
             )
             setattr(self, name, weight)

@@ -21,7 +21,7 @@ class FourDirections(keras.layers.Layer):
         y = [f₁(rows), f₂(columns), f₃(rows, last first), f₄(columns, last first)]
 
     where each row, and each column, is the vector of one step, and each f is a copy of the layer
-    with weights of its own. The copies are the attributes `rows`, `columns`, `rows_reversed` and
+    with its own weights. The copies are the attributes `rows`, `columns`, `rows_reversed` and
     `columns_reversed`, and have these words in front of the layer's name.
 
     Args:
@@ -77,7 +77,7 @@ class FourDirections(keras.layers.Layer):
         self._layer = json.dumps(_configuration(layer))
         for direction in DIRECTIONS:
             own = copies[direction] if copies else _renamed(json.loads(self._layer), direction)
-            # A class that is registered nowhere is at hand here.
+            # The class may be registered nowhere: it is known here.
             with keras.saving.CustomObjectScope({type(layer).__name__: type(layer)}):
                 setattr(self, direction, keras.saving.deserialize_keras_object(own))
 
@@ -140,8 +140,8 @@ def _check_layer(layer: Any) -> None:
         if getattr(layer, flag, False):
             raise ValueError(
                 f"`layer` must not have {flag}=True, received {layer.name!r} with it: its copies "
-                "start anew with each image, each reads in its own direction, and nothing but "
-                f"their last outputs is returned. Leave {flag} out."
+                "start anew with each image, each reads in its own direction, and only their last "
+                f"outputs are returned. Leave {flag} out."
             )
 
 

@@ -26,9 +26,9 @@ class LinearizedS6Layer(StateSpaceLayer):
 
     Args:
         n: States per feature, a positive integer.
-        start: Where the weights start. `"series"`, the default, is for signals that go on: λ from
-            U(-1, -0.02), b from N(0, 1), C from N(0, 0.01/n), and W_D from a normal distribution
-            of variance 1/D. `"paper"`: λ = 0, all others from N(0, 1).
+        start: How the weights are initialized. `"series"`, the default, is for time series: λ from
+            U(-1, -0.02), b from N(0, 1), C from N(0, 0.01/n), and W_D from a normal distribution of
+            variance 1/D. `"paper"`: λ = 0, all others from N(0, 1).
         solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
             `Sequential` or `Associative` of `keras_coffee.solvers`.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask, recompute: As
@@ -38,7 +38,7 @@ class LinearizedS6Layer(StateSpaceLayer):
             `transition_constraint=None` lets λ leave [-2, 0].
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, D, n)`.
 
     Raises:
         ValueError: if `n` is not a positive integer, `start` or `solver` is unknown, or the inputs
@@ -104,7 +104,11 @@ class LinearizedS6Layer(StateSpaceLayer):
         super().__init__(**handed_on(locals()))
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         return selective_scan(
             inputs,
@@ -115,6 +119,7 @@ class LinearizedS6Layer(StateSpaceLayer):
             discretization="euler",
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )

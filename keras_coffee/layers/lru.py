@@ -23,18 +23,18 @@ class LRU(RecurrentLayer):
         x(k) = λ ⊙ x(k-1) + e^γ ⊙ (B u(k))
         y(k) = Re(C x(k)) + W u(k)
 
-    with n complex states, of which outputs see all. Every |λ| is below 1, so the layer is stable
-    whatever is learned. λ starts on a ring, uniform in area between the radii `r_min` and `r_max`
-    and in phase up to `max_phase`; e^γ starts as √(1 - |λ|²), which gives all states the same size
-    on noise. Parameters: `log_decay` ν, `log_phase` θ and `log_scale` γ, each `(n,)`;
-    `input_kernel` `(D, 2n)` and `output_kernel` `(2n, units)`, real and imaginary parts side by
-    side; `skip` W `(D, units)`.
+    with n complex states, all of which enter each output. Every |λ| is below 1, so the layer is
+    always stable. λ starts on a ring, uniform in area between the radii `r_min` and `r_max` and in
+    phase up to `max_phase`; e^γ starts as √(1 - |λ|²), which gives all states the same size on
+    noise. Parameters: `log_decay` ν, `log_phase` θ and `log_scale` γ, each `(n,)`; `input_kernel`
+    `(D, 2n)` and `output_kernel` `(2n, units)`, real and imaginary parts side by side; `skip` W
+    `(D, units)`.
 
     Args:
         units: Width of the outputs, a positive integer.
         n: Complex states, a positive integer.
         r_min: Smallest |λ| at the start, at least 0. Defaults to 0.
-        r_max: Largest |λ| at the start, at most 1. Defaults to 1. For long sequences take both
+        r_max: Largest |λ| at the start, at most 1. Defaults to 1. For long sequences choose both
             near 1, for example 0.9 and 0.999.
         max_phase: Largest phase at the start, positive. Defaults to 2π.
         solver: `"auto"`, `"sequential"`, or parallel in time `"associative"`, or a
@@ -45,7 +45,7 @@ class LRU(RecurrentLayer):
             `log_decay_initializer` and `log_phase_initializer` replace the ring.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, n)`, complex.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, n)`, complex.
 
     Raises:
         ValueError: if `units` or `n` is not a positive integer, the radii are not
@@ -134,13 +134,19 @@ class LRU(RecurrentLayer):
             exponent = -2 * ops.exp(ops.cast(self.log_decay, self.state_dtype))
             self.log_scale.assign(0.5 * ops.log(-ops.expm1(exponent)))
 
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         logs = self.log_decay, self.log_phase, self.log_scale
         log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in logs)
         real, imaginary = ops.split(self.project(inputs, self.input_kernel), 2, axis=-1)
         drive = complex_of(*(ops.exp(log_scale) * x for x in (real, imaginary)))
-        sequences = drive, inputs
-        read, state = self.run_cell(LRUCell(log_decay, log_phase), sequences, initial_state, mask)
+        cell, sequences = LRUCell(log_decay, log_phase), (drive, inputs)
+        read, state = self.run_cell(cell, sequences, initial_state, mask, reset)
         # Re(C x) + W u, with the sign of the imaginary part in C.
         kernel = ops.concatenate([self.output_kernel, self.skip], axis=0)
         return self.project(read, kernel), state

@@ -20,7 +20,7 @@ _SELECTIVE = ("selection_projection", "step_projection", "step_bias", "log_trans
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
 class MambaMixer(RecurrentLayer):
-    """What mixes the steps of a sequence in Mamba.
+    """The layer of Mamba that mixes the steps of a sequence.
 
         h(k), z(k) = W_in u(k) + b_in,   split in two
         v(k) = silu(w_1 ⊙ h(k-K+1) + … + w_K ⊙ h(k) + b)
@@ -30,9 +30,9 @@ class MambaMixer(RecurrentLayer):
         y_i(k) = C(k) x_i(k) + s_i v_i(k)
         outputs W_out (y(k) ⊙ silu(z(k))) + b_out
 
-    for the features i = 1, …, E, where E = `expand` D. As many features come out as go in. Another
-    recurrent layer may stand in the place of the three lines from d(k) to y(k): `mixer`. It gets
-    v(k), and its outputs are y(k), of its own width.
+    for the features i = 1, …, E, where E = `expand` D. Outputs are as wide as inputs. Another
+    recurrent layer, `mixer`, may replace the three lines from d(k) to y(k): it gets v(k), and its
+    outputs, of any width, are y(k).
 
     Args:
         n: States per feature, a positive integer. Ignored with a `mixer`. Defaults to 16.
@@ -54,8 +54,8 @@ class MambaMixer(RecurrentLayer):
             softplus(b_Δ) log-uniform from 0.001 to 0.1.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The states are the last inputs
-    of the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
+    `RecurrentLayer` lists the arguments and results of a call. The states are the last inputs of
+    the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.
@@ -182,20 +182,24 @@ class MambaMixer(RecurrentLayer):
                 layer.build((*inputs_shape[:2], self.expand * self._dim))
 
     def scan(
-        self, inputs: Tensor, initial_state: Any, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         states = self._states(initial_state, ops.shape(inputs)[0])
         branches = self._biased(self.project(inputs, self.input_projection), "input_bias")
         inner = self.expand * inputs.shape[-1]
         mixed, gate = branches[..., :inner], branches[..., inner:]
         if self.convolution is not None:
-            mixed, states[0] = self.convolution.advance(mixed, states[0], mask)
+            mixed, states[0] = self.convolution.advance(mixed, states[0], mask, reset)
             mixed = ops.cast(mixed, inputs.dtype)
         first = 0 if self.convolution is None else 1
-        mixed, states[first:] = self._mixed(mixed, states[first:], mask)
+        mixed, states[first:] = self._mixed(mixed, states[first:], mask, reset)
         gated = ops.cast(mixed, inputs.dtype) * ops.silu(gate)
         outputs = self._biased(self.project(gated, self.output_projection), "output_bias")
-        return masking.repeat_last(outputs, mask), states
+        return masking.repeat_last(outputs, mask, reset), states
 
     def _states(self, given: Any, batch: Any) -> list[Tensor]:
         if given is None:
@@ -206,10 +210,10 @@ class MambaMixer(RecurrentLayer):
         return x + ops.cast(getattr(self, name), x.dtype) if self.use_bias else x
 
     def _mixed(
-        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         if self.mixer is not None:
-            outputs, final = self.mixer.advance(inputs, states, mask)
+            outputs, final = self.mixer.advance(inputs, states, mask, reset)
             return outputs, final if isinstance(final, list) else [final]
         selected = self.project(inputs, self.selection_projection)
         first, second = selected.shape[-1] - 2 * self.n, selected.shape[-1] - self.n
@@ -225,6 +229,7 @@ class MambaMixer(RecurrentLayer):
             delta_bias=self.step_bias,
             initial_state=states[0],
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )

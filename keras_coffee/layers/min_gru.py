@@ -36,7 +36,7 @@ class MinGRU(RecurrentLayer):
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, units)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, units)`.
 
     Raises:
         ValueError: if `units` is not a positive integer, `solver` is unknown, or the inputs are
@@ -92,13 +92,19 @@ class MinGRU(RecurrentLayer):
     def output_size(self, dim: int) -> int:
         return self.units
 
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         driven = self.project(inputs, self.kernel)
         if self.use_bias:
             driven = driven + ops.cast(self.bias, driven.dtype)
         gate, candidate = ops.split(driven, 2, axis=-1)
         sequences = gate, self.activation(candidate)
-        return self.run_cell(MinGRUCell(), sequences, initial_state, mask)
+        return self.run_cell(MinGRUCell(), sequences, initial_state, mask, reset)
 
     def get_config(self) -> dict[str, Any]:
         is_positive = self.activation is _positive

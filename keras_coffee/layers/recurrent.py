@@ -1,6 +1,7 @@
 """What the recurrent layers share: the surface of Keras' own recurrent layers."""
 
 import abc
+import inspect
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -37,24 +38,26 @@ class StateSpec(NamedTuple):
 class RecurrentLayer(DeclaredWeights, abc.ABC):
     """A recurrence over time as a layer: `(B, T, D)` to `(B, T, F)`, or to the last `(B, F)`.
 
-    Masks, states, statefulness, both directions, streaming and saving are done here, as in Keras'
-    recurrent layers. A subclass says what its states are (`state_specs`) and how wide its outputs
+    This class handles masks, states, statefulness, both directions, streaming and saving, as Keras'
+    recurrent layers do. A subclass declares its states (`state_specs`) and the width of its outputs
     (`output_size`), and computes in `scan`. It lists its weights in `WEIGHTS`, or makes them in
-    `build` by `add_weight`, each with a name of its own, by which files know it.
+    `build` by `add_weight`, each with a unique name, under which it is saved.
 
     Args:
-        return_sequences: If False, only the last output is returned. Defaults to True.
-        return_state: If True, the final states are returned too, `(outputs, *states)`.
-        go_backwards: If True, time runs backwards; outputs come in that order.
+        return_sequences: If True, all outputs are returned, else only the last one. Defaults to
+            True (Keras' own recurrent layers: False).
+        return_state: If True, the final states are returned too, `(outputs, *states)`. Defaults to
+            False.
+        go_backwards: If True, time runs backwards, and outputs have that order. Defaults to False.
         stateful: If True, the states at the end of a batch are where the next batch starts, until
             `reset_state()`. The batch size must be known. The states are saved with the layer.
         zero_output_for_mask: If True, masked steps output zeros instead of repeating the previous
             output.
         solver: `"auto"`, `"sequential"`, a name of a solver that is parallel in time, or a solver
-            of `keras_coffee.solvers`. All find the same states; docs/solvers.md says when which
-            is faster.
-        recompute: If True, training keeps about √T states instead of T, and computes the others
-            again when it needs them. No effect on values. For the sequential solver only.
+            of `keras_coffee.solvers`. All find the same states; docs/solvers.md compares their
+            speed. Defaults to `"auto"`.
+        recompute: If True, training keeps about √T states instead of T, and recomputes the others.
+            It does not change values, and needs the sequential solver. Defaults to False.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight in
             `WEIGHTS`, an object of Keras or its name. Besides Keras' names there are
             `"standard_normal"` and `"s4d_real"` (initializers) and `"stable"` (constraint to
@@ -65,11 +68,15 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         inputs: u, `(B, T, D)`. B and T may be unknown.
         initial_state: A tensor, or a list of one for each state. None: zeros, or the carried
             states.
-        mask: `(B, T)`, False where a step is passed over: the states are held there. None: the
-            mask that the inputs carry, if any.
-        training: Ignored; there is nothing to do differently.
-        inputs_mask: Set by Keras where the inputs carry a mask and an initial state is given too.
-            Pass `mask` yourself.
+        mask: `(B, T)`, False at steps to skip: the states are held there. None: the mask that the
+            inputs carry, if any.
+        training: Ignored.
+        inputs_mask: Set by Keras if the inputs carry a mask and an initial state or `reset` is
+            given too. Pass `mask` yourself.
+        reset: `(B, T)`, True where a new sequence begins in a row, as in packed batches and
+            episodes: the states are zero before that step, whatever came before, initial and
+            carried states included, and no gradient goes back past it. At a masked step the zeros
+            are held. A layer that goes backwards reads each sequence from its end. None: nowhere.
 
     Returns:
         Outputs `(B, T, F)`, or `(B, F)` if `return_sequences=False`, in the compute dtype; with
@@ -77,7 +84,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     Raises:
         ValueError: if `solver` is unknown, or the inputs are not `(B, T, D)`.
-        TypeError: if the inputs are complex, or an initial state of a real state is.
+        TypeError: if the inputs are complex, or the initial state of a real state is.
 
     Example:
         >>> import dataclasses
@@ -97,8 +104,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         ...     def output_size(self, dim):
         ...         return dim
         ...
-        ...     def scan(self, inputs, initial_state, mask):
-        ...         return self.run_cell(LeakyCell(self.decay), inputs, initial_state, mask)
+        ...     def scan(self, inputs, initial_state, mask, reset=None):
+        ...         cell = LeakyCell(self.decay)
+        ...         return self.run_cell(cell, inputs, initial_state, mask, reset)
         >>> Leaky()(np.ones((2, 5, 3))).shape
         (2, 5, 3)
     """
@@ -136,14 +144,20 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     @abc.abstractmethod
     def state_specs(self, dim: int) -> list[StateSpec]:
-        """The states, for inputs of `dim` features. Asked before the layer is built, too."""
+        """The states, for inputs of `dim` features. Also called before the layer is built."""
 
     @abc.abstractmethod
     def output_size(self, dim: int) -> int:
         """The length of the last axis of the outputs, for inputs of `dim` features."""
 
     @abc.abstractmethod
-    def scan(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    def scan(
+        self,
+        inputs: Tensor,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         """The recurrence itself, from the first step given to the last.
 
         Args:
@@ -152,6 +166,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 several. None: zeros.
             mask: `(B, T)`, booleans. At a step that is False the states must be held and the
                 output repeated. None: every step counts.
+            reset: `(B, T)`, booleans. Before a step that is True the states must be zero. Passed
+                only if it is given, so a layer may do without it.
 
         Returns:
             Outputs `(B, T, F)` and the final state: a tensor, or a list if there are several.
@@ -176,8 +192,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 "size of the batch must be known. Give it as keras.Input(batch_shape=(batch, time, "
                 "features))."
             )
-        # Weights like the others: so every backend carries them through compiled steps and saves
-        # them.
+        # Weights like the others, so that every backend carries them through compiled steps and
+        # saves them.
         return [
             self.add_weight(
                 name="state" if len(self._specs) == 1 else f"state_{i}",
@@ -213,7 +229,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         return [ops.zeros((batch_size, *shape), dtype) for shape, dtype in self._specs]
 
     def reset_state(self) -> None:
-        """Sets the carried states to zeros. Nothing happens if the layer is not stateful."""
+        """Sets the carried states to zeros. Does nothing if the layer is not stateful."""
         for state in self._carried:
             state.assign(ops.zeros(state.shape, state.dtype))
 
@@ -255,7 +271,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         if saved != set(weights):
             raise ValueError(
                 f"{self.name!r} has the weights {list(weights)}, but {sorted(saved)} were saved. "
-                "Give the layer the arguments that it was saved with, and call or build it before."
+                "Make the layer with the arguments that it was saved with, and build it first."
             )
         for key, weight in weights.items():
             weight.assign(store[key])
@@ -272,9 +288,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: Tensor | None = None,
         training: bool | None = None,
         inputs_mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         mask = inputs_mask if mask is None else mask
-        outputs, final = self._run(inputs, self._initial_states(inputs, initial_state), mask)
+        states = self._initial_states(inputs, initial_state)
+        outputs, final = self._run(inputs, states, mask, reset)
         for carried, state in zip(self._carried, final, strict=False):  # none, or all
             # A copy, since compiled steps may reuse the variable's memory while the caller holds
             # the state that is returned.
@@ -294,9 +312,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     def _check_carried_states(self, batch: int | None, size: int) -> None:
         if backend.is_converted_to_onnx():
             raise ValueError(
-                f"{self.name!r} is stateful, and ONNX has nothing to keep a state in: every call "
-                "of the file would start from the same one. Export the model with "
-                "return_state=True and initial_state=, and hand the state on."
+                f"{self.name!r} is stateful, and an ONNX file cannot keep a state: every call "
+                "would start from the same one. Export the model with return_state=True and "
+                "initial_state=, and pass the state from call to call."
             )
         if batch not in (None, size):
             received = batch if isinstance(batch, int) else "unknown size"
@@ -315,36 +333,59 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """
         self._check_built()
         inputs = inputs if ops.is_tensor(inputs) else ops.convert_to_tensor(inputs)
+        arguments.check_not_ragged(f"`inputs` of {self.name!r}", inputs)
         if len(inputs.shape) != 3 or inputs.shape[-1] != self._dim:
             raise ValueError(
                 f"`inputs` of {self.name!r} must have shape (batch, time, {self._dim}), time being "
                 f"1 for a single step, received {tuple(inputs.shape)}."
+                # TensorFlow traces a model again for an axis that changed, and hides its length.
+                + " None stands for a number that is not the same in every call."
+                * (None in inputs.shape)
             )
         arguments.check_real(f"`inputs` of {self.name!r}", inputs)
         inputs = ops.cast(ops.cast(inputs, self.compute_dtype), self.state_dtype)
         mask = masking.as_mask(mask, inputs)
-        # The ops replace what stands at masked steps too, but only after some layers have
-        # projected it.
+        # The ops replace values at masked steps too, but only after some layers have projected
+        # them.
         return masking.zero_masked(inputs, mask), mask
 
     def _run(
-        self, inputs: Tensor, states: list[Tensor] | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        states: list[Tensor] | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Outputs in the compute dtype and the final states, in the order of processing."""
         inputs, mask = self.prepare(inputs, mask)
+        reset = masking.as_mask(reset, inputs, "reset")
         if self.go_backwards:
             inputs = ops.flip(inputs, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
+            reset = None if reset is None else masking.backwards(reset)
         initial = states[0] if states is not None and len(states) == 1 else states
-        outputs, final = self.scan(inputs, initial, mask)
-        arguments.check_real(f"What `scan` of {self.name!r} puts out", outputs)
-        zeroed = masking.zero_masked if self.zero_output_for_mask else masking.zero_before_first
-        outputs = zeroed(outputs, mask)
+        marks = {} if reset is None else {"reset": reset}
+        if marks and not _takes(self.scan, "reset"):
+            raise ValueError(
+                f"`scan` of {self.name!r}, a {type(self).__name__}, takes no `reset`. Give it this "
+                "argument, `(batch, time)`, and hand it to what runs the recurrence."
+            )
+        outputs, final = self.scan(inputs, initial, mask, **marks)
+        arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
+        if self.zero_output_for_mask:
+            outputs = masking.zero_masked(outputs, mask)
+        else:
+            outputs = masking.zero_before_first(outputs, mask, reset)
         final = self.as_states(final, inputs.shape[0], "final state")
         return ops.cast(outputs, self.compute_dtype), final
 
     def run_cell(
-        self, cell: Cell, inputs: Any, initial_state: Any, mask: Tensor | None
+        self,
+        cell: Cell,
+        inputs: Any,
+        initial_state: Any,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """A cell over time, for `scan`: `cell_scan` with the solver and states of the layer.
 
@@ -353,6 +394,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             inputs: What its step takes, `(B, T, ...)`, as tensor or tree.
             initial_state: As `scan` gets it. None: zeros.
             mask: As `scan` gets it.
+            reset: As `scan` gets it.
 
         Returns:
             Outputs and the final state, as `scan` returns them.
@@ -362,29 +404,42 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             initial_state = self.get_initial_state(batch)
             initial_state = initial_state[0] if len(initial_state) == 1 else initial_state
         return cell_scan(
-            cell, inputs, initial_state, mask=mask, solver=self.solver, recompute=self.recompute
+            cell,
+            inputs,
+            initial_state,
+            mask=mask,
+            reset=reset,
+            solver=self.solver,
+            recompute=self.recompute,
         )
 
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Inputs times a weight. A product of matrices is what the compute dtype is there for."""
+        """Inputs times a weight. Products of matrices use the compute dtype."""
         low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
         # `ops.matmul` computes float64 in float32 on PyTorch.
         return ops.cast(ops.einsum("btd,dk->btk", *low), inputs.dtype)
 
     # Streaming.
 
-    def advance(self, inputs: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+    def advance(
+        self,
+        inputs: Tensor,
+        state: Any,
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         """Some steps of a stream, in the order of time.
 
         Args:
             inputs: u, `(B, K, D)` for K steps.
             state: The state before them: that of the call before, or
                 `layer.get_initial_state(B)`. A tensor, or a list of one for each state.
-            mask: `(B, K)`, False where a step is passed over.
+            mask: `(B, K)`, False at steps to skip.
+            reset: `(B, K)`, True where a new sequence begins.
 
         Returns:
             Outputs of all these steps, `(B, K, F)`, and the state after them, a tensor, or a list
-            if there are several, whatever `return_sequences` and `return_state` say. The carried
+            if there are several, independent of `return_sequences` and `return_state`. The carried
             states of a stateful layer are neither read nor changed.
 
         Raises:
@@ -393,11 +448,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """
         self.check_stream()
         inputs = ops.convert_to_tensor(inputs)
-        outputs, final = self._run(inputs, self.as_states(state, inputs.shape[0]), mask)
+        outputs, final = self._run(inputs, self.as_states(state, inputs.shape[0]), mask, reset)
         return outputs, final[0] if len(final) == 1 else final
 
     def check_stream(self) -> None:
-        """Raises ValueError if the layer needs more than the present and the past."""
+        """Raises ValueError if the layer needs later steps."""
         arguments.check_forwards(self)
 
     def step(self, inputs_t: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -444,6 +499,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: Any = None,
         training: bool | None = None,
         inputs_mask: Any = None,
+        reset: Any = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         shapes = self.compute_output_shape(inputs.shape)
         if not self.return_state:
@@ -471,6 +527,12 @@ _FLAGS = (
     "zero_output_for_mask",
     "recompute",
 )
+
+
+def _takes(function: Any, name: str) -> bool:
+    """Whether a function has an argument of this name, or takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(x.name == name or x.kind is x.VAR_KEYWORD for x in parameters)
 
 
 def _as_state(value: Any, name: str, shape: Shape, dtype: str) -> Tensor:

@@ -25,7 +25,7 @@ class S6Layer(StateSpaceLayer):
     `log_transition` μ `(D, n)`; `input_projection` W_B and `output_projection` W_C, both `(D, n)`,
     and `step_projection` W_D `(D, D)`, which multiply the inputs from the right.
 
-    The arguments add what models around S6 have. `S6Layer.mamba(n)` asks for all of it.
+    The arguments add what models around S6 have; `S6Layer.mamba(n)` sets all of them.
 
     Args:
         n: States per feature, a positive integer.
@@ -40,7 +40,7 @@ class S6Layer(StateSpaceLayer):
             to False.
         use_skip: If True, y_i(k) = C(k) x_i(k) + s_i u_i(k), with the weight `skip` `(D,)`.
             Defaults to False.
-        start: Where the weights start. `"series"`, the default, is for signals that go on: -λ
+        start: How the weights are initialized. `"series"`, the default, is for time series: -λ
             log-uniform from 0.05 to 2, W_B and W_D from normal distributions of variance 1/D, and
             W_C of variance 0.01/(Dn), so that outputs start small. `"paper"`: λ = -1, …, -n, and
             the projections from N(0, 1). In both, softplus(b_Δ) is log-uniform from 0.001 to 0.1,
@@ -54,7 +54,7 @@ class S6Layer(StateSpaceLayer):
             is the one of `start`.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
 
-    `RecurrentLayer` has the arguments of a call and what comes out. The state is `(B, D, n)`.
+    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, D, n)`.
 
     Raises:
         ValueError: if `n` or `step_rank` is not a positive integer, `discretization`, `start` or
@@ -198,7 +198,11 @@ class S6Layer(StateSpaceLayer):
         return cls(n, **{**added, "log_transition_initializer": "s4d_real", **kwargs})
 
     def scan(
-        self, inputs: Tensor, initial_state: Tensor | None, mask: Tensor | None
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         delta, input_matrix, output_matrix = self._projections(inputs)
         return selective_scan(
@@ -213,6 +217,7 @@ class S6Layer(StateSpaceLayer):
             delta_bias=self.step_bias if self.use_step_bias else None,
             initial_state=initial_state,
             mask=mask,
+            reset=reset,
             solver=self.solver,
             recompute=self.recompute,
         )
@@ -221,7 +226,7 @@ class S6Layer(StateSpaceLayer):
         """What Δ, B and C are at every step, without the bias of Δ and its softplus."""
         kernels = self.step_projection, self.input_projection, self.output_projection
         if keras.distribution.distribution() is None:
-            # One product of matrices for all three: each would read the inputs by itself.
+            # One product of matrices for all three, so that the inputs are read once.
             products = self.project(inputs, ops.concatenate(kernels, axis=1))
             # Slices, because `ops.split` on PyTorch asks for sizes that an exporter does not know.
             first = self.step_projection.shape[1]

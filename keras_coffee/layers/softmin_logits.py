@@ -31,10 +31,10 @@ class SoftminLogits(keras.layers.Layer):
         logit_i = log(p_i / (1 - p_i)),  p = softmin(d)
                 = -d_i - log Σ_{j ≠ i} exp(-d_j)
 
-    The vectors e_i are those of the embedding itself, so that the layer adds no weights. The
-    second form is the one computed: values and gradients are finite for every finite output, a
-    distance of zero included (its subgradient is zero). A distance, or a square, above the largest
-    number counts as that. NaN and infinity come out as NaN.
+    The vectors e_i are those of the embedding, so the layer adds no weights. The second form is
+    computed: values and gradients are finite for every finite output, including a distance of zero
+    (its subgradient is zero). A distance, or a square, above the largest number counts as that. NaN
+    and infinity give NaN.
 
     Meant for small vocabularies: it forms the difference of every output from every vector, which
     takes B·T·V·D numbers, or B·last·V·D. Squared norms and a product of matrices would need only

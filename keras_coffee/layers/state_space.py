@@ -12,10 +12,10 @@ Start = Literal["series", "paper"]
 
 
 class StateSpaceLayer(RecurrentLayer):
-    """A recurrent layer in which each of D features has n states of its own.
+    """A recurrent layer in which each of D features has its own n states.
 
-    The state is one tensor `(B, D, n)`, and as many features come out as go in. A subclass lists
-    its `WEIGHTS` and computes in `scan`.
+    The state is one tensor `(B, D, n)`, and outputs are as wide as inputs. A subclass lists its
+    `WEIGHTS` and computes in `scan`.
 
     Args:
         n: States per feature, a positive integer.
@@ -32,13 +32,13 @@ class StateSpaceLayer(RecurrentLayer):
         taken = inspect.signature(cls.__init__).parameters
         if "units" in kwargs and "units" not in taken:
             raise TypeError(
-                f"{cls.__name__} has no `units`: as many features come out as go in. Pass `n`, the "
-                "states of each feature, and put a keras.layers.Dense(units) in front for another "
-                "width."
+                f"{cls.__name__} has no `units`: its outputs are as wide as its inputs. Pass `n`, "
+                "the number of states per feature, and put a keras.layers.Dense(units) in front to "
+                "change the width."
             )
         if "n" in taken and not args and "n" not in kwargs:
             raise TypeError(
-                f"{cls.__name__} needs `n`, the number of states of each feature, for example "
+                f"{cls.__name__} needs `n`, the number of states per feature, for example "
                 f"{cls.__name__}(n=8)."
             )
         return super().__new__(cls, *args, **kwargs)

@@ -20,17 +20,16 @@ class SymbolEmbedding(keras.layers.Layer):
 
     the row of the table E (V, D) that belongs to the symbol s(k).
 
-    A symbol outside the vocabulary is an error where its value is known (a list or a NumPy
-    array given to the layer itself). Inside compiled code, where it is not, it comes out as a
-    vector of NaN on every backend, and never as the vector of another symbol: of what reaches the
-    layer, that is, for Keras casts to the dtype of the model's `keras.Input` before.
+    A symbol outside the vocabulary raises an error in eager calls with a list or NumPy array.
+    Compiled code cannot check values: the vector is NaN there, on every backend, and never that of
+    another symbol. (Keras casts inputs to the dtype of `keras.Input` first.)
 
     Args:
         vocabulary_size: Positive integer, V. The symbols are 0, …, V - 1.
         dim: Positive integer, D, the features of a vector.
-        unit_symbol: Integer in [0, V) or `None`. The vector of this symbol is fixed to ones and
-            its D entries are no parameters; the paper shows that nothing is lost by it.
-            Defaults to `None`.
+        unit_symbol: Integer in [0, V) or `None`. The vector of this symbol is fixed to ones and its
+            D entries are no parameters; the paper shows that this costs nothing. Defaults to
+            `None`.
         embeddings_initializer: Initializer of the whole table (V, D), from which the row of
             `unit_symbol` is then dropped. Defaults to `"orthonormal_symbols"`, the QR
             decomposition of the paper.

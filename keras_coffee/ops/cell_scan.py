@@ -1,4 +1,4 @@
-"""A recurrence of the user's own over whole sequences."""
+"""A user's recurrence over whole sequences."""
 
 from typing import Any
 
@@ -20,6 +20,7 @@ def cell_scan(
     initial_state: Any,
     *,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Any]:
@@ -29,7 +30,7 @@ def cell_scan(
 
     Differentiable once, in reverse, by the inputs, the initial state and the weights of the cell.
     The gradient comes from the vector-Jacobian product of a step, in one pass back through time: a
-    cell needs no Jacobian, and no loop is differentiated.
+    cell needs no Jacobian.
 
     Args:
         cell: The recurrence f and its output g: a `keras_coffee.cells.Cell`. Its weights are
@@ -41,6 +42,8 @@ def cell_scan(
         mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
             repeated, zero before the first step that counts. Inputs at such a step have no effect,
             not even NaN. None: every step counts.
+        reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
+            whatever came before it, and no gradient goes back past it. None: nowhere.
         solver: `"auto"` and `"sequential"` run one step after another. Parallel in time are
             `"associative"` for a `LinearCell`, `"newton"` and `"elk"` for a cell with a Jacobian;
             or pass a solver of `keras_coffee.solvers`.
@@ -64,12 +67,12 @@ def cell_scan(
         >>> outputs.shape, final_state.shape
         ((3, 100, 2), (3, 2))
     """
-    inputs, initial_state, mask = prepared(inputs, initial_state, mask)
-    # Kernels trust what they are given; a cell of the user's may hold weights of other shapes.
+    inputs, initial_state, mask, reset = prepared(inputs, initial_state, mask, reset)
+    # Kernels do not check shapes, and a user's cell may hold weights of other shapes.
     outputs, final_state = run(
-        cell, inputs, initial_state, mask, solver, recompute, has_kernel=False
+        cell, inputs, initial_state, mask, reset, solver, recompute, has_kernel=False
     )
-    return masking.repeat_last(outputs, mask), final_state
+    return masking.repeat_last(outputs, mask, reset), final_state
 
 
 def run(
@@ -77,6 +80,7 @@ def run(
     inputs: Any,
     state: Any,
     mask: Tensor | None,
+    reset: Tensor | None,
     solver: str | solvers.Solver,
     recompute: bool,
     *,
@@ -91,7 +95,7 @@ def run(
     kind: solvers.Kind = "linear" if is_linear else "nonlinear"
     found = solvers.choose(solver, kind, first, None, recompute=recompute)
     is_sequential = isinstance(found, solvers.Sequential)
-    recurrence, tensors = tensors_of(cell, inputs, mask, state, has_kernel=has_kernel)
+    recurrence, tensors = tensors_of(cell, inputs, mask, reset, state, has_kernel=has_kernel)
     if is_linear and not (is_sequential and (recurrence.kernel or recompute)):
         return _run_linear(recurrence, tensors, found)
     if not is_sequential:
@@ -103,11 +107,12 @@ def run(
 
 def _run_linear(recurrence, tensors, solver):
     """All states by one linear scan, then all outputs at once."""
-    inputs, mask, weights, (state,) = recurrence.split(tensors)
+    sequences, weights, (state,) = recurrence.split(tensors)
+    inputs, mask, reset = recurrence.unmarked(sequences)
     cell, inputs = recurrence.cell(weights), recurrence.pack_inputs(inputs)
     decay, drive = (_as_sequence(x, state) for x in cell.affine(inputs))
     drive = ops.broadcast_to(drive, (*ops.shape(tensors[0])[:2], *ops.shape(state)[1:]))
-    states = linear_states(decay, drive, state, solver, mask=mask)
+    states = linear_states(decay, drive, state, solver, mask=mask, reset=reset)
     return cell.read(states, inputs), states[:, -1]
 
 
@@ -126,9 +131,9 @@ def _as_sequence(value, state):
 
 
 def prepared(
-    inputs: Any, initial_state: Any, mask: Any, *, is_real: bool = False
-) -> tuple[Any, Any, Tensor | None]:
-    """Inputs with zeros at masked steps, initial state and mask, checked and of one precision."""
+    inputs: Any, initial_state: Any, mask: Any, reset: Any, *, is_real: bool = False
+) -> tuple[Any, Any, Tensor | None, Tensor | None]:
+    """Inputs, zero at masked steps, initial state, mask and resets, checked, of one precision."""
     initial_state = keras.tree.map_structure(lambda x: _as_state(x, is_real), initial_state)
     states = keras.tree.flatten(initial_state)
     dtype = arguments.real_dtype(states[0])
@@ -141,8 +146,9 @@ def prepared(
     leaves = keras.tree.flatten(inputs)
     _check_shapes(leaves, states[0].shape[0])
     mask = masking.as_mask(mask, leaves[0])
+    reset = masking.as_mask(reset, leaves[0], "reset")
     inputs = keras.tree.map_structure(lambda x: masking.zero_masked(x, mask), inputs)
-    return inputs, initial_state, mask
+    return inputs, initial_state, mask, reset
 
 
 def _as_state(value, is_real):

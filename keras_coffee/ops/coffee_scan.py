@@ -24,6 +24,7 @@ def coffee_scan(
     feedback: Feedback = "sigmoid",
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -33,8 +34,8 @@ def coffee_scan(
         x(k) = (1 + λ Δ(k)) x(k-1) + Δ(k) b u(k)
         y(k) = C x(k),   or σ(w_γ · x(k)) C x(k) with an output gate
 
-    Each of the D features has n states of its own. Differentiable once, in reverse, by every
-    tensor argument; the final state has a gradient too.
+    Each of the D features has its own n states. Differentiable once, in reverse, by every tensor
+    argument; the final state has a gradient too.
 
     Args:
         inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
@@ -50,9 +51,12 @@ def coffee_scan(
         feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1); None
             gates from the input, Δ(k) = σ(w u(k)). v and β are added in each of them.
         initial_state: x(0), `(B, D, n)`. None: zeros.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
-            the output repeated, zero before the first step that counts. Whatever stands in the
-            tensors at such a step, NaN included, has no effect. None: every step counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
+            repeated, zero before the first step that counts. Values at such a step have no effect,
+            not even NaN. None: every step counts.
+        reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
+            whatever came before it, and no gradient goes back past it. A masked step holds these
+            zeros. None: nowhere.
         solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or a `Newton` or `Elk` of
             `keras_coffee.solvers`; these are parallel in time, and keep all states for the
             gradient.
@@ -85,6 +89,7 @@ def coffee_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)
+    reset = masking.as_mask(reset, inputs, "reset")
     source = masking.zero_masked(ops.cast(inputs, dtype), mask)
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
@@ -108,5 +113,5 @@ def coffee_scan(
     if gate_inputs is not None:
         gate_inputs = arguments.as_parameter(gate_inputs, "gate_inputs", tuple(inputs.shape), dtype)
         sequences = source, masking.zero_masked(gate_inputs, mask)
-    outputs, final_state = run(cell, sequences, state, mask, solver, recompute)
-    return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state
+    outputs, final_state = run(cell, sequences, state, mask, reset, solver, recompute)
+    return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state

@@ -16,6 +16,7 @@ def linear_scan(
     inputs: Tensor,
     *,
     initial_state: Tensor | None = None,
+    reset: Tensor | None = None,
     reverse: bool = False,
     solver: str | solvers.Solver = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -29,6 +30,9 @@ def linear_scan(
         inputs: b, `(B, T, ...)`, floating-point or complex, T ≥ 1. float16 and bfloat16 are
             accumulated in float32.
         initial_state: h before the first step, `(B, ...)`. None: zeros.
+        reset: `(B, T)`, True or 1 where a new sequence begins: a is zero there, so that nothing
+            finite of what is run before the step reaches it. An initial state may even be infinite
+            or NaN. None: nowhere.
         reverse: run from the last step to the first: h(k) = a(k) h(k+1) + b(k).
         solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time), or a
             `Sequential` or `Associative` of `keras_coffee.solvers`.
@@ -58,7 +62,14 @@ def linear_scan(
     found = solvers.choose(solver, "linear", inputs, None if None in widths else math.prod(widths))
     sequences = ops.cast(inputs, dtype)
     state = _initial_state(initial_state, sequences, dtype)
-    states = linear_states(ops.cast(decay, dtype), sequences, state, found, reverse=reverse)
+    states = linear_states(
+        ops.cast(decay, dtype),
+        sequences,
+        state,
+        found,
+        reset=masking.as_mask(reset, inputs, "reset"),
+        reverse=reverse,
+    )
     final_state = states[:, 0] if reverse else states[:, -1]
     is_low = arguments.is_low_precision(inputs) and dtype == "float32"
     return ops.cast(states, inputs.dtype) if is_low else states, final_state
@@ -71,11 +82,13 @@ def linear_states(
     solver: solvers.Solver,
     *,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
     """The states, given tensors of one dtype. Decay and drive broadcast to `(B, T, ...)`.
 
-    A step that the boolean mask `(B, T)` leaves out holds the state.
+    A step that the boolean mask `(B, T)` leaves out holds the state; where `reset` says so the
+    state is zero before the step.
     """
     shape = (*ops.shape(drive)[:2], *ops.shape(state)[1:])
     if tuple(drive.shape[2:]) != tuple(state.shape[1:]):
@@ -85,6 +98,12 @@ def linear_states(
         decay = ops.broadcast_to(decay, shape)
         decay = backend.where(align(mask, decay), decay, ops.ones_like(decay))
         drive = masking.zero_masked(drive, mask)
+    if reset is not None:
+        goes_on = ops.logical_not(reset)
+        decay = masking.zero_masked(ops.broadcast_to(decay, shape), goes_on)
+        # What is carried in may be infinite or NaN, and zero times that is NaN.
+        first = goes_on[:, -1:] if reverse else goes_on[:, :1]
+        state = masking.zero_masked(state[:, None], first)[:, 0]
     if isinstance(solver, solvers.Sequential):
         return backend.linear_scan(decay, drive, state, reverse=reverse)
     decay = ops.broadcast_to(decay, shape)

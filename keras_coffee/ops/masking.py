@@ -1,8 +1,11 @@
-"""What masks do in every recurrence.
+"""What masks and resets do in every recurrence.
 
-A masked step is the identity: Δ = 0 there, so the state is held. Nothing of what stands at a masked
-step may enter a result or a gradient, not even NaN, so it is replaced before it is used: zero times
-NaN would be NaN.
+A masked step is the identity: Δ = 0 there, so the state is held. Values at a masked step, NaN
+included, must not affect a result or a gradient, so they are replaced before use: zero times NaN
+would be NaN.
+
+A reset makes the state zero before its step, and then the step is taken, or the zeros are held if
+it is masked. Outputs that masked steps repeat are those of the same sequence.
 """
 
 from typing import Any
@@ -15,13 +18,19 @@ from keras_coffee.cells.functions import align, complex_of
 from keras_coffee.ops import arguments
 
 
-def as_mask(value: Any, inputs: Tensor) -> Tensor | None:
-    """A boolean tensor `(B, T)`, True where a step counts, or None."""
+def as_mask(value: Any, inputs: Tensor, name: str = "mask") -> Tensor | None:
+    """A mask or resets as a boolean tensor `(B, T)`, or None."""
     if value is None:
         return None
-    mask = arguments.as_tensor(value, "mask")
-    arguments.check_shape(mask, tuple(inputs.shape[:2]), "mask", f"{tuple(inputs.shape[:2])}")
+    mask = arguments.as_tensor(value, name)
+    arguments.check_shape(mask, tuple(inputs.shape[:2]), name, f"{tuple(inputs.shape[:2])}")
     return ops.cast(mask, "bool")
+
+
+def backwards(reset: Tensor) -> Tensor:
+    """Resets of the same sequences where time runs backwards: each begins at its last step."""
+    later = ops.concatenate([reset[:, 1:], ops.zeros_like(reset[:, :1])], axis=1)
+    return ops.flip(later, axis=1)
 
 
 def zero_masked(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -37,30 +46,37 @@ def fill_masked(x: Tensor, mask: Tensor | None, value: float) -> Tensor:
     return backend.where(align(mask, x), x, filling)
 
 
-def zero_before_first(outputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Outputs with zeros until the first step that counts, as there is none yet to repeat."""
+def zero_before_first(outputs: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
+    """Outputs with zeros before the first step that counts, where there is none to repeat."""
     if mask is None:
         return outputs
-    return zero_masked(outputs, ops.cumsum(ops.cast(mask, "int32"), axis=1) > 0)
+    if reset is None:  # a sum is quicker than a scan
+        return zero_masked(outputs, ops.cumsum(ops.cast(mask, "int32"), axis=1) > 0)
+    return zero_masked(outputs, _last_that_counts(mask, reset) > 0)
 
 
-def repeat_last(x: Tensor, mask: Tensor | None) -> Tensor:
-    """`x`, `(B, T, ...)`, with its last value that counts at masked steps; zero before the first.
-
-    The number of the last step that counts comes from a linear scan over `(B, T)`: exporters know
-    no running maximum. It is exact up to T = 2^24.
-    """
+def repeat_last(x: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
+    """`x`, `(B, T, ...)`, with its last value that counts at masked steps, or zero."""
     if mask is None or 0 in x.shape:
         return x
     if "complex" in str(x.dtype):  # PyTorch picks no complex numbers
-        return complex_of(*(repeat_last(part, mask) for part in (ops.real(x), ops.imag(x))))
-    counts = ops.cast(mask, "float32")
+        return complex_of(*(repeat_last(part, mask, reset) for part in (ops.real(x), ops.imag(x))))
+    last = _last_that_counts(mask, reset)
     # No size is asked for, which an exporter may not know.
-    steps, rows = (ops.cumsum(ops.ones_like(counts), axis=axis) - 1 for axis in (1, 0))
-    last = backend.linear_scan(
-        1 - counts, counts * steps, ops.zeros_like(counts[:, 0]), reverse=False
-    )
-    rows, length, last = (ops.cast(y, "int32") for y in (rows, steps[:, -1:] + 1, last))
+    ones = ops.ones_like(last)
+    rows, length = ops.cumsum(ones, axis=0) - 1, ops.cumsum(ones, axis=1)[:, -1:]
+    rows, length, at = (ops.cast(y, "int32") for y in (rows, length, ops.maximum(last - 1, 0)))
     flat = ops.reshape(x, (-1, *x.shape[2:]))
-    repeated = ops.take(flat, rows * length + last, axis=0)
-    return zero_masked(repeated, ops.cumsum(counts, axis=1) > 0)
+    return zero_masked(ops.take(flat, rows * length + at, axis=0), last > 0)
+
+
+def _last_that_counts(mask: Tensor, reset: Tensor | None) -> Tensor:
+    """The number from 1 on of the last step of the same sequence that counts, `(B, T)`, or 0.
+
+    By a linear scan: exporters know no running maximum. It is exact up to T = 2^24.
+    """
+    counts = ops.cast(mask, "float32")
+    steps = ops.cumsum(ops.ones_like(counts), axis=1)
+    held = 1 - counts
+    held = held if reset is None else held * (1 - ops.cast(reset, "float32"))
+    return backend.linear_scan(held, counts * steps, ops.zeros_like(counts[:, 0]), reverse=False)

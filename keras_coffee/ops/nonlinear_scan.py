@@ -1,4 +1,4 @@
-"""A user's own recurrence over whole sequences."""
+"""A user's recurrence, and how it was solved."""
 
 from typing import Any
 
@@ -20,6 +20,7 @@ def nonlinear_scan(
     initial_state: Tensor,
     *,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
 ) -> solvers.Solution:
     """All states of x(k) = f(x(k-1), u(k)), and how they were found.
@@ -38,9 +39,10 @@ def nonlinear_scan(
             `keras_coffee.diagnostics.check_jacobian`.
         inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a tuple, list or dictionary of them.
         initial_state: x(0), `(B, ...)`, float32 or float64.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there.
-            Floating-point inputs at such a step have no effect, not even NaN. None: every step
-            counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there. Floating-point inputs
+            at such a step have no effect, not even NaN. None: every step counts.
+        reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
+            whatever came before it, and no gradient goes back past it. None: nowhere.
         solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"`, or a `Sequential`, `Newton` or
             `Elk` of `keras_coffee.solvers`. `"auto"` is sequential for any cell.
 
@@ -69,6 +71,6 @@ def nonlinear_scan(
             f"`cell.structure` must be one of {STRUCTURES}, received "
             f"{getattr(cell, 'structure', None)!r}. It says what the cell's Jacobian is."
         )
-    inputs, initial_state, mask = prepared(inputs, initial_state, mask, is_real=True)
+    inputs, initial_state, *marks = prepared(inputs, initial_state, mask, reset, is_real=True)
     found = solvers.choose(solver, "nonlinear", keras.tree.flatten(inputs)[0], None)
-    return trajectory.solve(found, cell, initial_state, inputs, mask)
+    return trajectory.solve(found, cell, initial_state, inputs, *marks)

@@ -12,7 +12,7 @@ from keras_coffee.ops.cell_scan import run
 
 DISCRETIZATIONS = get_args(Discretization)
 
-# What softplus takes to zero, even with a bias. Not -∞: no gradient then meets zero times infinity.
+# Its softplus is zero, even with a bias. Not -∞, which would give gradients of zero times infinity.
 _NO_STEP = -1e30
 
 
@@ -29,6 +29,7 @@ def selective_scan(
     delta_bias: Tensor | None = None,
     initial_state: Tensor | None = None,
     mask: Tensor | None = None,
+    reset: Tensor | None = None,
     solver: str | solvers.Solver = "auto",
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -39,10 +40,10 @@ def selective_scan(
         x(k) = e^(λΔ(k)) x(k-1) + Δ(k) B(k) u(k)                 "mamba"
         y(k) = C(k) x(k) + s u(k)
 
-    Each of the D features has n states of its own. Differentiable once, in reverse, by every
-    tensor argument; the final state has a gradient too. λΔ = 0 is an ordinary value.
-    `selective_scan(u, d, A, B, C, discretization="mamba", skip=D, delta_bias=b,
-    delta_softplus=True)` is the function of that name in Mamba's code, without its gate z.
+    Each of the D features has its own n states. Differentiable once, in reverse, by every tensor
+    argument; the final state has a gradient too. λΔ = 0 is an ordinary value. `selective_scan(u, d,
+    A, B, C, discretization="mamba", skip=D, delta_bias=b, delta_softplus=True)` is the function of
+    that name in Mamba's code, without its gate z.
 
     Args:
         inputs: u, `(B, T, D)`, floating-point, T ≥ 1. float16 and bfloat16 are accumulated in
@@ -50,7 +51,7 @@ def selective_scan(
         delta: Δ, the step sizes, `(B, T, D)`, or what they are computed from: see `delta_softplus`.
         transition: λ, the diagonal of A, `(D, n)`.
         input_matrix: B: `(B, T, n)`, over time and shared by the features, or `(D, n)`, constant
-            over time and each feature's own.
+            over time and one for each feature.
         output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
         discretization: `"zoh"`, the exact zero-order hold of S6, `"euler"`, its first order, or
             `"mamba"`, the decay of the first with the gain of the second.
@@ -59,9 +60,12 @@ def selective_scan(
             False: they are delta + delta_bias.
         delta_bias: `(D,)`. None: zeros.
         initial_state: x(0), `(B, D, n)`. None: zeros.
-        mask: `(B, T)`, False or 0 where a step is to be passed over: the state is held there and
-            the output repeated, zero before the first step that counts. Whatever stands in the
-            tensors at such a step, NaN included, has no effect. None: every step counts.
+        mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
+            repeated, zero before the first step that counts. Values at such a step have no effect,
+            not even NaN. None: every step counts.
+        reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
+            whatever came before it, and no gradient goes back past it. A masked step holds these
+            zeros. None: nowhere.
         solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states),
             or a `Sequential` or `Associative` of `keras_coffee.solvers`.
         recompute: keep about √T states for the gradient instead of all T, and compute the others
@@ -94,10 +98,12 @@ def selective_scan(
         )
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
-    mask = masking.as_mask(mask, inputs)
-    # A skip connection reads the inputs, which a masked step repeats with its output.
-    held = masking.zero_masked if skip is None else masking.repeat_last
-    sequences = held(ops.cast(inputs, dtype), mask)
+    mask, reset = masking.as_mask(mask, inputs), masking.as_mask(reset, inputs, "reset")
+    sequences = ops.cast(inputs, dtype)
+    if skip is None:
+        sequences = masking.zero_masked(sequences, mask)
+    else:  # it reads the inputs, which a masked step repeats with its output
+        sequences = masking.repeat_last(sequences, mask, reset)
     delta = arguments.as_parameter(delta, "delta", tuple(inputs.shape), dtype)
     transition = arguments.as_transition(transition, inputs, dtype)
     input_matrix = _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype)
@@ -113,17 +119,17 @@ def selective_scan(
     else:
         fixed["input_matrix"] = input_matrix
     if len(output_matrix.shape) == 3:
-        varying.append(masking.repeat_last(output_matrix, mask))
+        varying.append(masking.repeat_last(output_matrix, mask, reset))
     else:
         fixed["output_matrix"] = output_matrix
     cell = SelectiveCell(
         transition, **fixed, discretization=discretization, delta_softplus=bool(delta_softplus)
     )
     state = arguments.as_initial_state(initial_state, sequences, transition)
-    # On most devices the fused pass is a kernel, which is parallel in time itself where that pays.
+    # On most devices the fused pass is a kernel, parallel in time where that pays.
     solver = "sequential" if solver == "auto" else solver
-    outputs, final_state = run(cell, tuple(varying), state, None, solver, recompute)
-    return ops.cast(masking.zero_before_first(outputs, mask), inputs.dtype), final_state
+    outputs, final_state = run(cell, tuple(varying), state, None, reset, solver, recompute)
+    return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state
 
 
 def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dtype: str) -> Tensor:

@@ -1,12 +1,11 @@
 """Affine recurrences x(k) = J(k) x(k-1) + b(k), in parallel over time.
 
-Two steps in a row are one step of the same kind, x ↦ J₂ J₁ x + (J₂ b₁ + b₂), and putting them
-together is associative; so all states come out of a parallel prefix scan (G. Blelloch, "Prefix sums
-and their applications", 1990).
+Two steps in a row are one step of the same kind, x ↦ J₂ J₁ x + (J₂ b₁ + b₂), and this combination
+is associative, so a parallel prefix scan finds all states (G. Blelloch, "Prefix sums and their
+applications", 1990).
 
-Products of many J pass the range of floating-point numbers in either direction, where infinity
-times the zero of a state that nothing has moved yet would be NaN. So each product is kept as a
-matrix of the size of one and a power of two.
+Products of many J may overflow or underflow, and infinity times a state of zero would be NaN. So
+each product is kept as a matrix of the size of one and a power of two.
 """
 
 import keras

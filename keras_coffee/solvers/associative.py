@@ -22,8 +22,8 @@ class Associative(Solver):
 
     For recurrences that are linear in their state: `linear_scan`, `selective_scan`, `S6Layer`,
     `LinearizedS6Layer`. Rounding errors grow with the products of the decays, which stay below 1
-    in a stable recurrence. Where decays above 1 make states cancel that are larger than the range
-    of the dtype, the result is infinite or NaN and not the small difference.
+    in a stable recurrence. If decays above 1 let states beyond the range of the dtype cancel, the
+    result is infinite or NaN instead of the small difference.
 
     Reference:
         G. Blelloch, "Prefix sums and their applications", 1990.

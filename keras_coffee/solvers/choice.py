@@ -18,16 +18,16 @@ _BY_NAME: dict[Kind, dict[str, type[Solver]]] = {
     "linear": {"sequential": Sequential, "associative": Associative},
     "nonlinear": {"sequential": Sequential, "newton": Newton, "elk": Elk},
 }
-# Estimates from counts of kernel launches and of bytes moved, which docs/solvers.md has; nothing
-# was timed on an accelerator. T steps are T launches and a parallel scan takes about 60 log2 T;
-# with more than 2^13 states it loses, because it moves forty times as many bytes.
+# Estimates from counts of kernel launches and of bytes moved (docs/solvers.md); nothing was timed
+# on an accelerator. T steps are T launches and a parallel scan takes about 60 log2 T; with more
+# than 2^13 states it loses, because it moves forty times as many bytes.
 _LONG, _FEW = 2048, 2**13
 
 
 def get(
     identifier: str | dict[str, Any] | Solver, kind: Kind = "nonlinear", *, recompute: bool = False
 ) -> Solver | str:
-    """The solver that a name, a serialized solver or a solver stands for. `"auto"` stays `"auto"`.
+    """The solver for a name, a serialized solver or a solver. `"auto"` stays `"auto"`.
 
     Raises:
         ValueError: for anything else, for a solver of another kind of recurrence, and for a
@@ -61,7 +61,7 @@ def _get(identifier, kind):
 
 
 def fastest(kind: Kind, device: str, length: int | None, states: int | None) -> Solver:
-    """What `"auto"` stands for. For every layer that is the sequential solver.
+    """The solver for `"auto"`: the sequential one for every layer.
 
     Args:
         kind: Whether the recurrence is linear in its state.
@@ -87,7 +87,7 @@ def choose(
     """The solver to run on inputs `(B, T, ...)`. Raises what `get` does."""
     solver = get(identifier, kind, recompute=recompute)
     batch, length = inputs.shape[:2]
-    # A single step is not parallel; and an exporter can't follow a loop that looks at its data.
+    # A single step is not parallel, and an exporter cannot follow a loop that inspects its data.
     if recompute or length == 1 or not backend.can_iterate(inputs):
         return Sequential()
     if isinstance(solver, Solver):

@@ -11,13 +11,13 @@ from keras_coffee.solvers.algebra import Algebra
 from keras_coffee.solvers.iterative import Iterative, as_float
 from keras_coffee.solvers.kalman import smoothed_means
 
-# A correction that makes the residual smaller divides the damping by this, another one multiplies.
+# The damping is divided by this after a correction that reduces the residual, else multiplied.
 _FACTOR = 10.0
 # Above it a correction no longer changes a state, and below it no longer differs from Newton's.
 _LARGEST, _SMALLEST = 1e8, 1e-8
-# Growth of Σ |r(k)|² beyond which a correction is not taken. On the way to a trajectory of COFFEE
-# it grows and shrinks again: taking only what makes it smaller was measured to need 50 to 100
-# iterations for 32 steps where this needs 10 to 40.
+# A correction that lets Σ |r(k)|² grow more than this is rejected. On COFFEE the sum grows and
+# shrinks again: accepting only decreases took 50 to 100 iterations for 32 steps, this takes 10 to
+# 40.
 _GROWTH = 1e4
 
 
@@ -33,8 +33,8 @@ class Elk(Iterative):
     over all steps at once, which is what a Kalman smoother computes, here a parallel one. The
     damping μ, one for each state that depends on no other, is divided by ten when Σ |r(k)|² gets
     smaller and multiplied by ten when it does not (Levenberg and Marquardt), so that the last
-    iterations are Newton's; a correction that blows the sum up is not taken. On COFFEE, `Newton`
-    in windows needs fewer and cheaper iterations: see docs/solvers.md.
+    iterations are Newton's; a correction that increases the sum too much is rejected. On COFFEE,
+    `Newton` in windows needs fewer and cheaper iterations: see docs/solvers.md.
 
     Args:
         jacobian: `"full"` is ELK, with matrices in the smoother; `"diagonal"` is quasi-ELK, with
@@ -73,5 +73,5 @@ class Elk(Iterative):
     def judge(self, before: Tensor, after: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         eased = ops.maximum(damping / _FACTOR, _SMALLEST)
         raised = ops.minimum(damping * _FACTOR, _LARGEST)
-        # Comparisons with NaN and infinity are false or tell the truth.
+        # Comparisons with NaN are false, those with infinity right.
         return after < _GROWTH * before, ops.where(after < before, eased, raised)

@@ -24,10 +24,10 @@ GUESSES = ("hold", "step", "zeros")
 
 @dataclasses.dataclass(frozen=True)
 class Iterative(Solver):
-    """Iterates on all steps of a window at once, until they fit together.
+    """Iterates on all steps of a window at once, until they satisfy the recurrence.
 
-    Windows are solved in order, each from the exact last state of the one before. What does not
-    reach the tolerance within its budget is run one step after another.
+    Windows are solved in order, each from the exact last state of the one before. A window that
+    does not reach the tolerance within its budget runs step by step.
     """
 
     jacobian: Literal["full", "diagonal"] = "full"
@@ -91,7 +91,7 @@ class Iterative(Solver):
         far = error(guess, misfit)
 
         def is_active(far):
-            # NaN and infinity never come back, so there is nothing to wait for.
+            # NaN and infinity stay, so further iterations are useless.
             return ops.logical_and(far > tolerance, far < math.inf)
 
         def goes_on(k, states, misfit, damping, iterations, active):
@@ -102,7 +102,7 @@ class Iterative(Solver):
             new = states + self.correction(algebra, jacobian, misfit, damping)
             new_misfit = residuals(cell, initial_state, new, inputs)
             is_better, damping = self.judge(merit(misfit), merit(new_misfit), damping)
-            # A sequence that is done stays as it is, whatever the others need.
+            # A sequence that is done does not change while others iterate.
             taken = ops.logical_and(align(active, is_better), is_better)
             states, misfit = ops.where(taken, new, states), ops.where(taken, new_misfit, misfit)
             iterations = iterations + ops.cast(active, "int32")

@@ -20,24 +20,23 @@ class Newton(Iterative):
         δ(k) = J(k) δ(k-1) - r(k),   x ← x + δ,   J(k) = ∂f/∂x at x(k-1)
 
     Each iteration is one parallel prefix scan. After j iterations the first j steps of a window
-    are exact, so a window of W steps needs W iterations at most; where the dynamics forget, it
-    needs far fewer. Over a long stretch of dynamics that do not, the iteration may first leave the
-    range of floating-point numbers: hence the windows. It stops when the residual of a sequence is
-    within the tolerance, and where that takes more iterations than the budget allows, or a number
-    is not finite, the window is run one step after another. The answer is right in any case.
+    are exact, so a window of W steps needs W iterations at most, and far fewer if the dynamics
+    forget. If they do not, iterates of many steps may overflow: hence the windows. Iteration stops
+    when the residual of a sequence is within the tolerance. If that takes too many iterations, or a
+    number is not finite, the window runs step by step. The result is right in any case.
 
     Args:
         jacobian: `"full"` is DEER; `"diagonal"` is quasi-DEER, which takes the diagonal of a dense
-            Jacobian: more iterations, each with H in place of H² numbers a step. The same for
+            Jacobian: more iterations, each with H instead of H² numbers per step. The same for
             cells whose Jacobian is diagonal, as COFFEE's. Gradients use the full one either way.
         window: Steps that are solved at a time. None: all of them, as in the papers.
         tolerance: Largest residual |r(k)| / max(1, |x(k)|) of a solution. None: eight units of
-            rounding, 9.5e-7 in float32, 1.8e-15 in float64. With 0 iteration goes on until the
-            equations hold to the last bit.
+            rounding, 9.5e-7 in float32, 1.8e-15 in float64. With 0 it iterates until the equations
+            hold exactly.
         max_iterations: Budget of each window.
         initial_guess: `"hold"` starts from the state before the window, at every step;
-            `"step"` from one step f(x, u(k)) from it; `"zeros"` from zeros, the safest for a
-            whole trajectory at once.
+            `"step"` from one step f(x, u(k)) after it; `"zeros"` from zeros, the safest choice for
+            a whole trajectory.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -59,5 +58,5 @@ class Newton(Iterative):
         return affine_scan(algebra, jacobian, -residuals)
 
     def judge(self, before: Tensor, after: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-        # Always taken: the first steps get exact one after the other, whatever the others do.
+        # Always accepted: the first steps become exact one after the other in any case.
         return ops.ones_like(after, dtype="bool"), damping

@@ -7,18 +7,27 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
+from keras_coffee.cells.functions import align
 
 Tensors = list[Tensor]
 
 
 def tensors_of(
-    cell: Cell, inputs: Any, mask: Tensor | None, state: Any, *, has_kernel: bool = True
+    cell: Cell,
+    inputs: Any,
+    mask: Tensor | None,
+    reset: Tensor | None,
+    state: Any,
+    *,
+    has_kernel: bool = True,
 ) -> tuple["Recurrence", Tensors]:
     """A cell without its tensors, and these in a list."""
-    recurrence = Recurrence(cell, state, inputs, has_kernel=has_kernel)
-    leaves = [*leaves_of(inputs), *([] if mask is None else [mask])]
+    marks = {name: x for name, x in (("mask", mask), ("reset", reset)) if x is not None}
+    recurrence = Recurrence(cell, state, inputs, tuple(marks), has_kernel=has_kernel)
+    leaves = [*leaves_of(inputs), *marks.values()]
     states, weights = leaves_of(state), recurrence.weights_of(cell)
     if not has_kernel:
         weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in weights]
@@ -28,26 +37,39 @@ def tensors_of(
 class Recurrence:
     """A cell without its tensors.
 
-    Two are equal if the same program runs them, so that backends compile one program for each.
-    Tensors come as flat lists, in the order inputs, mask, weights, state.
+    Two are equal if the same program runs them, so backends compile each program once. Tensors come
+    as flat lists, in the order sequences, weights, state. The sequences are the inputs and after
+    them the marks, booleans `(B, T)`: a mask, False where the state is held, and resets, True where
+    the state is zero before the step.
 
     Args:
         cell: The recurrence. A cell in one of its fields is a part of it.
         state: The initial state, for its structure.
         inputs: Inputs, for their structure.
-        has_kernel: Whether kernels may run it, if the cell has any. Then its weights are tensors,
-            in the dtype of the state.
+        marks: Which of `"mask"` and `"reset"` there are, in this order.
+        has_kernel: Whether kernels may run it, if the cell has any that take the marks. Then its
+            weights are tensors, in the dtype of the state.
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
     """
 
-    def __init__(self, cell: Cell, state: Any, inputs: Any, *, has_kernel: bool = True):
+    def __init__(
+        self,
+        cell: Cell,
+        state: Any,
+        inputs: Any,
+        marks: tuple[str, ...] = (),
+        *,
+        has_kernel: bool = True,
+    ):
         self._template = _Template(cell)
-        self.kernel = cell.kernel_name if has_kernel else None
+        self.marks = marks
+        takes_marks = all(mark in cell.SEQUENCES for mark in marks)
+        self.kernel = cell.kernel_name if has_kernel and takes_marks else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
         self._state, self._inputs = _Structure(state), _Structure(inputs)
-        self._key = self._template.key, self._state.key, self._inputs.key, self.kernel
+        self._key = self._template.key, self._state.key, self._inputs.key, self.kernel, marks
         try:
             self._hash = hash(self._key)
         except TypeError as error:
@@ -65,18 +87,26 @@ class Recurrence:
     def __repr__(self) -> str:
         return f"Recurrence of {self._template.cell_class.__name__}"
 
-    def split(self, tensors: Tensors) -> tuple[Tensors, Tensor | None, Tensors, Tensors]:
-        """Inputs, mask or None, weights and state of a flat list of them."""
-        inputs, rest = tensors[: self._inputs.count], tensors[self._inputs.count :]
-        state = rest[len(rest) - self._state.count :]
-        rest = rest[: len(rest) - self._state.count]
-        has_mask = len(rest) > self._template.count
-        return list(inputs), rest[0] if has_mask else None, list(rest[has_mask:]), list(state)
+    def split(self, tensors: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+        """Sequences, weights and state of a flat list of them."""
+        first = self._inputs.count + len(self.marks)
+        second = first + self._template.count
+        return list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
+
+    def unmarked(self, sequences: Tensors) -> tuple[Tensors, Tensor | None, Tensor | None]:
+        """Inputs, mask and resets of the sequences, None where one is absent."""
+        count = self._inputs.count
+        marks = dict(zip(self.marks, sequences[count:], strict=True))
+        return sequences[:count], marks.get("mask"), marks.get("reset")
 
     def functions(
         self, weights: Tensors
     ) -> tuple[Callable[[Tensors, Tensors], Tensors], Callable[[Tensors, Tensors], Tensor]]:
-        """`step(state, inputs) -> state` and `read(state, inputs) -> outputs`, of flat lists."""
+        """`step(state, sequences)` and `read(state, sequences)` at one step, of flat lists.
+
+        The first returns the next state, which a mask may hold and a reset make start from zero;
+        the second the outputs.
+        """
         cell, pack, pack_inputs = self.cell(weights), self.pack_state, self.pack_inputs
 
         def step(state: Tensors, inputs: Tensors) -> Tensors:
@@ -86,8 +116,18 @@ class Recurrence:
             _check_step(self._template.cell_class, new, state)
             return new
 
-        def read(state: Tensors, inputs: Tensors) -> Tensor:
-            outputs = cell.read(pack(state), pack_inputs(inputs))
+        def marked_step(state: Tensors, sequences: Tensors) -> Tensors:
+            inputs, mask, reset = self.unmarked(sequences)
+            if reset is not None:
+                state = [backend.where(align(reset, x), ops.zeros_like(x), x) for x in state]
+            new = step(state, inputs)
+            if mask is None:
+                return new
+            pairs = zip(new, state, strict=True)
+            return [backend.where(align(mask, x), x, old) for x, old in pairs]
+
+        def read(state: Tensors, sequences: Tensors) -> Tensor:
+            outputs = cell.read(pack(state), pack_inputs(sequences[: self._inputs.count]))
             if not _is_tensor(outputs):
                 raise ValueError(
                     f"`{type(cell).__name__}.read` must return one tensor, received a "
@@ -96,7 +136,7 @@ class Recurrence:
                 )
             return outputs
 
-        return step, read
+        return marked_step if self.marks else step, read
 
     @property
     def state_count(self) -> int:
@@ -126,18 +166,17 @@ class Recurrence:
 
     # For kernels.
 
-    def arguments(
-        self, inputs: Tensors, mask: Tensor | None, weights: Tensors
-    ) -> list[Tensor | None]:
+    def arguments(self, sequences: Tensors, weights: Tensors) -> list[Tensor | None]:
         """Sequences, then weights, in the order of a kernel, None where one is absent."""
         cell_class = self._template.cell_class
         named = dict(zip(self._template.tensors, weights, strict=True))
-        order = [name for name in cell_class.SEQUENCES if name not in named and name != "mask"]
+        order = [x for x in cell_class.SEQUENCES if x not in named and x not in ("mask", "reset")]
         # Inputs that may be absent come last.
-        given = dict(zip(order[: len(inputs)], inputs, strict=True)) | {"mask": mask}
-        sequences = [given.get(name) for name in cell_class.SEQUENCES]
+        order = [*order[: self._inputs.count], *self.marks]
+        given = dict(zip(order, sequences, strict=True))
         names = [name for name in self._template.names if name not in cell_class.OPTIONS]
-        return [*sequences, *(named.get(name) for name in names)]
+        ordered = [given.get(name) for name in cell_class.SEQUENCES]
+        return [*ordered, *(named.get(name) for name in names)]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -193,7 +232,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _key_of(option: Any) -> Any:
-    """Differs where options do, although Python calls 1, 1.0 and True equal, and NaN nothing."""
+    """Differs if options differ, although in Python 1, 1.0 and True are equal, and NaN is not."""
     if isinstance(option, float):
         return option.hex()
     if isinstance(option, tuple):
@@ -224,7 +263,7 @@ class _Structure:
             return
         self.count = len(leaves_of(tree))
         self._kind = type(tree) if _is_flat(tree) else dict
-        # With zeros in place of tensors, so that none is kept alive.
+        # With zeros instead of tensors, so that no tensor is kept alive.
         is_deep = self._kind is dict
         self._tree = keras.tree.map_structure(lambda _: 0, tree) if is_deep else None
         self.key = self._kind, self.count, repr(self._tree)
@@ -234,7 +273,7 @@ class _Structure:
         return self._kind is None
 
     def check(self, cell: Cell, state: Any) -> None:
-        """Raises where leaves would go to other places, as those of a tuple for a dictionary."""
+        """Raises if the structure differs, for example a tuple instead of a dictionary."""
         if self._kind is dict and _Structure(state).key != self.key:
             raise ValueError(
                 f"`{type(cell).__name__}.step` must return a state of the structure that it is "

@@ -1,4 +1,4 @@
-"""How far a trajectory is from one that the recurrence has."""
+"""How far a trajectory is from satisfying the recurrence."""
 
 import math
 from typing import Any
@@ -33,6 +33,6 @@ def error(states: Tensor, residuals: Tensor) -> Tensor:
     Infinite if there is a NaN or an infinity anywhere.
     """
     relative = ops.abs(residuals) / ops.maximum(1, ops.abs(states))
-    # Said of each element: XLA's maximum over many passes over NaN when it runs on a CPU.
+    # Checked per element: XLA's maximum over many elements may ignore NaN on a CPU.
     relative = ops.where(relative < math.inf, relative, math.inf)
     return ops.max(relative, axis=tuple(range(1, len(states.shape))), initial=0)

@@ -9,14 +9,14 @@ class Solution(NamedTuple):
     """A trajectory, and how it was found.
 
     Attributes:
-        states: x(1), …, x(T), `(B, T, ...)`. Whatever the other fields say, these are the states
-            that the recurrence has: where a solver did not get there, steps were run in order.
-        iterations: int32, `(B,)`: how many iterations each sequence took, in the window that took
-            most. 0 if it was not solved by iteration.
+        states: x(1), …, x(T), `(B, T, ...)`. These are right in any case: where a solver did not
+            converge, steps ran one after another.
+        iterations: int32, `(B,)`: how many iterations each sequence took, the most of any window. 0
+            if it was not solved by iteration.
         residual: `(B,)`: max over k of |x(k) - f(x(k-1), u(k))| / max(1, |x(k)|), over all elements
-            of the state. Infinite where the recurrence itself comes to NaN or infinity.
-        converged: bool, `(B,)`: whether iteration led to the tolerance in every window. False:
-            some window was run one step after another.
+            of the state. Infinite where the recurrence itself gives NaN or infinity.
+        converged: bool, `(B,)`: whether every window reached the tolerance. False: some window ran
+            step by step.
     """
 
     states: Tensor

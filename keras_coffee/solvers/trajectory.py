@@ -10,7 +10,7 @@ from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.affine import AffineCell
 from keras_coffee.cells.cell import Cell
-from keras_coffee.cells.masked import MaskedCell, masked
+from keras_coffee.cells.masked import MaskedCell, marked
 from keras_coffee.solvers.affine import affine_scan
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra, Diagonal
 from keras_coffee.solvers.recurrence import Recurrence, tensors_of
@@ -21,10 +21,15 @@ from keras_coffee.solvers.windows import in_windows, needs_padding
 
 
 def solve(
-    solver: Solver, cell: Cell, initial_state: Tensor, inputs: Any, mask: Tensor | None = None
+    solver: Solver,
+    cell: Cell,
+    initial_state: Tensor,
+    inputs: Any,
+    mask: Tensor | None = None,
+    reset: Tensor | None = None,
 ) -> Solution:
     """The trajectory of a cell, differentiable by its weights, the inputs and the initial state."""
-    recurrence, tensors = tensors_of(cell, inputs, mask, initial_state, has_kernel=False)
+    recurrence, tensors = tensors_of(cell, inputs, mask, reset, initial_state, has_kernel=False)
     _check_one_state(recurrence)
     return Solution(*backend.compiled(_solve, (solver, recurrence), *tensors))
 
@@ -76,17 +81,18 @@ def _outputs(solver, recurrence, *tensors):
 
 
 def _unpacked(recurrence, tensors):
-    inputs, mask, weights, (initial_state,) = recurrence.split(tensors)
-    cell, inputs = masked(recurrence.cell(weights), recurrence.pack_inputs(inputs), mask)
+    sequences, weights, (initial_state,) = recurrence.split(tensors)
+    inputs, *marks = recurrence.unmarked(sequences)
+    cell, inputs = marked(recurrence.cell(weights), recurrence.pack_inputs(inputs), *marks)
     return cell, inputs, initial_state
 
 
 def _attached(solver, cell, initial_state, inputs, states):
     """The states with their gradient, by implicit differentiation.
 
-    At the solution x(k) = f(x(k-1), u(k)), so a change of f at step k changes x(k) by itself and
+    At the solution x(k) = f(x(k-1), u(k)), so a change of f at step k changes x(k) directly and
     later states by the Jacobians. The gradient by f at every step is one reversed linear
-    recurrence; the framework carries it on from there, through one call of f for all steps.
+    recurrence; the framework continues from there, through one call of f for all steps.
     """
     if not backend.may_be_differentiated():
         return states

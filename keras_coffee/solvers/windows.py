@@ -1,4 +1,4 @@
-"""Sequences cut into windows, which are worked on in order."""
+"""Sequences cut into windows, which are processed in order."""
 
 from collections.abc import Callable
 

@@ -8,12 +8,12 @@ import keras
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call: symbolic tensors in `args` and `kwargs` stand for those that will come.
+    """One call: symbolic tensors in `args` and `kwargs` are placeholders for real ones.
 
     Args:
         operation: A layer, a carrier of one, or an operation.
-        outputs: Symbolic tensors for what comes out.
-        states: The names of the states that it is given and returns, if it is a carrier.
+        outputs: Symbolic tensors for the outputs.
+        states: The names of the states that it takes and returns, if it is a carrier.
     """
 
     operation: Any

@@ -14,14 +14,14 @@ from keras_coffee.layers.arguments import check_forwards
 class Carrier(keras.layers.Layer, abc.ABC):
     """A layer of a model, with its state given and returned.
 
-    Masked steps repeat the output before them. Where a mask may pass over the first steps of a
-    block, that output is in an earlier block, so it is one more state.
+    Masked steps repeat the previous output. If a mask may skip the first steps of a block, that
+    output is in an earlier block, so it is one more state.
 
     Args:
         layer: The layer of the model. Its weights are used, not copied.
         inputs: A symbolic tensor as the layer gets it, `(B, T, ...)`.
         outputs: What the layer makes of it.
-        is_masked: Whether a mask may pass over steps.
+        is_masked: Whether a mask may skip steps.
     """
 
     def __init__(self, layer: Any, inputs: Any, outputs: Any, is_masked: bool):
@@ -38,11 +38,17 @@ class Carrier(keras.layers.Layer, abc.ABC):
     def build(self, inputs_shape: Shape, states_shape: Any = None) -> None:
         self.built = True  # as the layer is
 
-    def __call__(self, inputs: Tensor, states: list[Tensor], mask: Tensor | None = None) -> Any:
+    def __call__(
+        self,
+        inputs: Tensor,
+        states: list[Tensor],
+        mask: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> Any:
         # Without a mask Keras has nothing to add, and takes as long as the step.
         if not self._is_masked:
-            return self.call(inputs, states)
-        return super().__call__(inputs, states, mask=mask)
+            return self.call(inputs, states, reset=reset)
+        return super().__call__(inputs, states, mask=mask, reset=reset)
 
     @abc.abstractmethod
     def initial(self, batch_size: int) -> list[Tensor]:
@@ -50,9 +56,16 @@ class Carrier(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def advance(
-        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+        self,
+        inputs: Tensor,
+        states: list[Tensor],
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The outputs of all steps of a block, `(B, K, ...)`, and the layer's own new states."""
+        """The outputs of all steps of a block, `(B, K, ...)`, and the layer's own new states.
+
+        Resets come only where the layer takes them.
+        """
 
     def get_initial_state(self, batch_size: int) -> list[Tensor]:
         """All states before the first step, the last output behind the others."""
@@ -73,6 +86,7 @@ class Carrier(keras.layers.Layer, abc.ABC):
         states: list[Tensor],
         mask: Tensor | None = None,
         inputs_mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> list[Tensor]:
         """The outputs as the layer itself returns them, and the new states."""
         # The mask that the layer is given in the model, or that which the inputs carry.
@@ -80,9 +94,9 @@ class Carrier(keras.layers.Layer, abc.ABC):
         held = None
         if self._width is not None:
             *states, held = states
-        outputs, new = self.advance(inputs, states, mask)
+        outputs, new = self.advance(inputs, states, mask, reset)
         if held is not None:
-            outputs = _repeat(held, outputs, mask)
+            outputs = _repeat(held, outputs, mask, reset)
             new = [*new, outputs[:, -1]]
         return [outputs if self.has_time else outputs[:, -1], *new]
 
@@ -90,17 +104,20 @@ class Carrier(keras.layers.Layer, abc.ABC):
         return [previous_mask if self.has_time else None]
 
 
-def _repeat(held: Tensor, outputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Outputs with `held` in the place of those before the first step that counts."""
+def _repeat(held: Tensor, outputs: Tensor, mask: Tensor | None, reset: Tensor | None) -> Tensor:
+    """Outputs with `held` before the first step that counts, or at which a sequence begins."""
     if mask is None:
         return outputs
-    has_begun = ops.cumsum(ops.cast(mask, "int32"), axis=1) > 0
+    begins = ops.cast(mask, "bool")
+    if reset is not None:
+        begins = ops.logical_or(begins, ops.cast(reset, "bool"))
+    has_begun = ops.cumsum(ops.cast(begins, "int32"), axis=1) > 0
     axes = tuple(range(2, len(outputs.shape)))
     return ops.where(ops.expand_dims(has_begun, axes), outputs, ops.expand_dims(held, 1))
 
 
 class RecurrentCarrier(Carrier):
-    """For the recurrent layers of this library, and all that have `advance` as they do."""
+    """For the recurrent layers of this library, and others with the same `advance`."""
 
     def __init__(self, layer: Any, *args: Any):
         layer.check_stream()
@@ -110,9 +127,14 @@ class RecurrentCarrier(Carrier):
         return keras.tree.flatten(self.layer.get_initial_state(batch_size))
 
     def advance(
-        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+        self,
+        inputs: Tensor,
+        states: list[Tensor],
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        outputs, new = self.layer.advance(inputs, states, mask)
+        marks = {} if reset is None else {"reset": reset}
+        outputs, new = self.layer.advance(inputs, states, mask, **marks)
         return outputs, keras.tree.flatten(new)
 
 
@@ -141,7 +163,11 @@ class KerasCarrier(Carrier):
         return keras.tree.flatten(self.layer.get_initial_state(batch_size))
 
     def advance(
-        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+        self,
+        inputs: Tensor,
+        states: list[Tensor],
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         states = self._nested(states)
         if inputs.shape[1] == 1 and mask is None:
@@ -164,16 +190,20 @@ class CausalCarrier(Carrier):
         return [ops.zeros((batch_size, self._reach, self._dim), self.compute_dtype)]
 
     def advance(
-        self, inputs: Tensor, states: list[Tensor], mask: Tensor | None
+        self,
+        inputs: Tensor,
+        states: list[Tensor],
+        mask: Tensor | None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         (before,) = states
         inputs = ops.concatenate([before, ops.cast(inputs, before.dtype)], axis=1)
-        # The layer pads in front once more; what these steps put out is known already.
+        # The layer pads in front again; the outputs of these steps are known already.
         return self.layer(inputs)[:, self._reach :], [inputs[:, -self._reach :]]
 
 
 def carrier_class(layer: Any) -> type[Carrier] | None:
-    """The class of the carrier for a layer; None if a stream has no state of it to carry."""
+    """The class of the carrier for a layer; None if the layer has no state."""
     if hasattr(layer, "advance") and hasattr(layer, "check_stream"):
         return RecurrentCarrier
     if isinstance(layer, keras.layers.RNN) and not isinstance(layer, _CONVOLUTIONAL):
@@ -183,7 +213,7 @@ def carrier_class(layer: Any) -> type[Carrier] | None:
     return None
 
 
-# They derive from `RNN`, but bring a loop of their own.
+# They derive from `RNN`, but have their own loop.
 _CONVOLUTIONAL = tuple(getattr(keras.layers, f"ConvLSTM{rank}D") for rank in (1, 2, 3))
 
 

@@ -1,4 +1,4 @@
-"""What treats each step by itself when nothing is trained, so that it can follow any stream."""
+"""Layers and operations that treat each step separately in inference."""
 
 from typing import Any
 
@@ -74,11 +74,11 @@ _ADVICE = {
 
 
 def check(call: Call, declared: tuple[type, ...]) -> None:
-    """Raises ValueError unless a `Call` treats each step by itself.
+    """Raises ValueError unless a `Call` treats each step separately.
 
     Args:
         call: A call of a layer or an operation, with symbolic tensors.
-        declared: Classes that the user has declared to treat each step by itself.
+        declared: Classes that the user has declared to treat each step separately.
     """
     operation, inputs = call.operation, symbols_of((call.args, call.kwargs))
     wrapped = getattr(operation, "layer", operation)
@@ -91,9 +91,9 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
         return  # of what the whole stream so far has led to
     if not all(map(has_time, inputs)):
         raise ValueError(
-            f"{operation.name!r} joins single steps with something that has no axis of time, which "
-            "in a stream changes from step to step. Give every input an axis of time, and "
-            "recurrent layers return_sequences=True."
+            f"{operation.name!r} combines steps with a tensor that has no axis of time, which in a "
+            "stream changes from step to step. Give every input an axis of time, and set "
+            "return_sequences=True in recurrent layers."
         )
     if isinstance(operation, declared) or (
         _is_known(operation) and _leaves_time_alone(call, inputs)
@@ -101,8 +101,8 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
         return
     kind = type(operation).__name__
     raise ValueError(
-        f"{operation.name!r} of type {kind} may need other steps than the present one, so it can't "
-        f"follow a stream. {_ADVICE.get(kind, '')}If it does treat each step by itself, say so: "
+        f"{operation.name!r} of type {kind} may need other steps than the present one, so a stream "
+        f"cannot run it. {_ADVICE.get(kind, '')}If it treats each step separately, list its class: "
         "Stream(model, pointwise=[...])."
     )
 

@@ -1,4 +1,4 @@
-"""What a model computes, as calls in order, with the states of its layers apart."""
+"""A model as calls in order, with explicit states of its layers."""
 
 import collections
 import inspect
@@ -18,7 +18,7 @@ class Program:
 
     Args:
         model: A `keras.Sequential` or Functional model.
-        pointwise: Classes of layers that the user has declared to treat each step by itself.
+        pointwise: Classes of layers that the user has declared to treat each step separately.
     """
 
     def __init__(self, model: keras.Model, pointwise: tuple[type, ...]):
@@ -101,17 +101,18 @@ class Program:
         given = inspect.signature(layer.call).bind(*call.args, **call.kwargs).arguments
         if given.get("initial_state") is not None:
             raise ValueError(
-                f"{layer.name!r} is given an initial_state, but in a stream it starts where the "
-                "step before has led. Build the model without, and set that state of the stream."
+                f"{layer.name!r} is given an initial_state, but in a stream it continues from "
+                "the previous step. Build the model without it, and set that state of the stream."
             )
         inputs, mask = call.args[0], given.get("mask")
         is_masked = mask is not None or _carries_mask(inputs)
         carrier = carrier_of(layer, inputs, call.outputs[0], is_masked)
         carrier.build(inputs.shape)
-        return Call(carrier, (inputs,), {"mask": mask}, call.outputs, carrier.state_names(path))
+        marks = {"mask": mask, "reset": given.get("reset")}
+        return Call(carrier, (inputs,), marks, call.outputs, carrier.state_names(path))
 
     def _path(self, path: str, operation: Any) -> str:
-        """The name of a layer behind those of the models that it is in, another for each call."""
+        """The name of a layer, after those of the models around it, distinct for each call."""
         path += operation.name
         self._times_called[path] += 1
         times = self._times_called[path]
@@ -141,8 +142,8 @@ def _check_call(model: keras.Model, own: Any) -> None:
     if type(model).call is not own.call:
         raise ValueError(
             f"{model.name!r} has a `call` of its own, which a stream cannot look into. Make it a "
-            "keras.Sequential or a Functional model, or, if it treats each step by itself, list "
-            "its class in Stream(model, pointwise=[...])."
+            "keras.Sequential or a Functional model. If it treats each step separately, list its "
+            "class in Stream(model, pointwise=[...])."
         )
 
 
@@ -166,7 +167,7 @@ class _End(keras.layers.Layer):
 
 
 class _Mask(keras.layers.Layer):
-    """Learns whether a symbolic tensor carries a mask, which Keras tells nobody but layers."""
+    """Finds out whether a symbolic tensor carries a mask, which Keras tells layers only."""
 
     found = False
 

@@ -15,11 +15,11 @@ from keras_coffee.streaming.program import Program, is_graph
 class Stream:
     """Feeds a model a sequence piece by piece, and carries the state of each layer.
 
-    The outputs are those of the whole sequence at once, masks included. A piece costs the same
-    however much came before it. A stream holds nothing itself: states go in and come out, so that
-    several sequences can be followed, copied and taken up again, and `jax.jit(stream.step)` or
-    `tf.function(stream.step)` compiles it. JAX takes the weights for constants then: compile again
-    after they have changed.
+    The outputs are those of the whole sequence, masks included, at a cost per piece that does not
+    depend on what came before. A stream holds no state itself: you pass states in and get new ones,
+    so you can follow several sequences, copy states and continue from them, and compile it by
+    `jax.jit(stream.step)` or `tf.function(stream.step)`. JAX treats the weights as constants:
+    compile again after they change.
 
     The state is a dict with one tensor for each state of each layer, by the layer's name:
 
@@ -37,14 +37,13 @@ class Stream:
             sequence `(B, T, ...)`, and of outputs. It may hold the recurrent layers of
             `keras_coffee`, `keras.layers.RNN` and what derives from it (`GRU`, `LSTM`,
             `SimpleRNN`), not backwards; `Conv1D` with `padding="causal"` and `strides=1`; layers
-            and operations that treat each step by itself, such as `Dense`, `LayerNormalization`,
+            and operations that treat each step separately, such as `Dense`, `LayerNormalization`,
             `Concatenate` or `x + y`; and further models of those.
-        pointwise: Other classes of layers that treat each step by itself.
+        pointwise: Your classes of layers that treat each step separately.
 
     Raises:
         TypeError: if the model is neither.
-        ValueError: if the model is not built, or a layer needs more than the present step and what
-            came before it.
+        ValueError: if the model is not built, or a layer needs later steps.
 
     Example:
         >>> inputs = keras.Input((None, 3))
@@ -75,7 +74,7 @@ class Stream:
         }
 
     def get_initial_state(self, batch_size: int) -> dict[str, Tensor]:
-        """The states before the first step, by name: zeros, if no layer has others."""
+        """The states before the first step, by name: zeros, or the layers' own initial states."""
         return {
             name: state
             for carrier, names in self._program.carriers
@@ -86,14 +85,13 @@ class Stream:
         """Feeds a block of steps.
 
         Args:
-            inputs: What the model takes, in the same structure: `(B, K, ...)` for a block of K
-                steps.
+            inputs: The model's inputs, in the same structure: `(B, K, ...)` for a block of K steps.
             state: The states that the block before it led to, or `get_initial_state`.
 
         Returns:
-            What the model puts out for these steps, and the new states. An output without an axis
-            of time, as behind `return_sequences=False`, is that for all steps so far. No gradient
-            goes from block to block.
+            The model's outputs for these steps, and the new states. An output without an axis of
+            time, as after `return_sequences=False`, is that for all steps so far. No gradient flows
+            from block to block.
 
         Raises:
             ValueError: if the inputs have another structure or rank than the model's, or the
@@ -106,11 +104,11 @@ class Stream:
         """Feeds one step: as `__call__`, without the axis of time.
 
         Args:
-            inputs_t: What the model takes, at one step: `(B, ...)`.
+            inputs_t: The model's inputs at one step: `(B, ...)`.
             state: The states that the step before it led to, or `get_initial_state`.
 
         Returns:
-            What the model puts out at this step, and the new states.
+            The model's outputs at this step, and the new states.
         """
         blocks = [ops.expand_dims(x, 1) for x in self._checked(inputs_t, "batch")]
         outputs, state = self._feed(blocks, state)
@@ -120,7 +118,7 @@ class Stream:
         return outputs, state
 
     def as_model(self) -> keras.Model:
-        """One step as a model, with states that go in and come out, to be exported.
+        """One step as a model that takes and returns the states, for export.
 
         It takes a dict of the inputs at one step and of the states by their names, and returns one
         of the outputs and of the new states, with `new.` before their names: in an ONNX file no
@@ -153,7 +151,7 @@ class Stream:
         return self._program.run(blocks, self._checked_state(state, batch))
 
     def _checked_state(self, state: Any, batch: int | None) -> dict[str, Tensor]:
-        """The states as tensors of the dtypes that they have, if names and shapes are right."""
+        """The states as tensors of their dtypes, if names and shapes are right."""
         names = list(self._states)
         if not isinstance(state, dict) or set(state) != set(names):
             received = str(list(state)) if isinstance(state, dict) else f"a {type(state).__name__}"

@@ -1,7 +1,7 @@
-"""Pictures of what a `CoffeeLayer` does inside a model: its states, its gates, its decisions.
+"""Plots of a `CoffeeLayer` inside a model: its states, its gates, its decisions.
 
-Not imported with the package, since it draws with matplotlib, which is optional: install
-the extra `plots`, keras-coffee[plots], then `from keras_coffee import visualization`.
+Not imported with the package, because it needs matplotlib: install the extra `plots`,
+keras-coffee[plots], then `from keras_coffee import visualization`.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Which part of the plane a model answers with which class."""
+"""Regions of the plane by the class that a model answers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from keras_coffee.visualization.inside import coffee_layer, rest_of_model
 
 Extent = tuple[float, float, float, float]
 
-# Light colors that the color-blind tell apart, on which lines stand out: P. Tol.
+# Light colors, safe for the color-blind, on which lines are visible: P. Tol.
 _COLORS = (
     *("#EEDD88", "#99DDFF", "#BBCC33", "#FFAABB", "#77AADD", "#44BB99", "#EE8866", "#AAAA00"),
     "#DDDDDD",
@@ -32,7 +32,7 @@ def plot_decision_regions(
     resolution: int = 300,
     axes: Axes | None = None,
 ) -> Axes:
-    """Colors the plane of a `CoffeeLayer`'s two outputs by the class that the model answers.
+    """Colors the plane of a `CoffeeLayer`'s two outputs by the model's class.
 
     A point y counts as the output at all steps, of which there are as many as the model has, or as
     few as it can do with. The layers that follow make class scores of them, and the largest score
@@ -42,7 +42,7 @@ def plot_decision_regions(
 
     Args:
         model: A built `keras.Sequential` or Functional model with a `CoffeeLayer` of two features,
-            whose one output depends on nothing but the layer's outputs.
+            whose one output depends only on the layer's outputs.
         extent: The part of the plane, (left, right, bottom, top). None: what `axes` show already;
             else the vectors and some room around them; without vectors -3 to 3.
         layer: The layer or its name, if the model has several.
@@ -157,7 +157,7 @@ def _classes(
 
 
 def _draw_regions(axes: Axes, classes: np.ndarray, extent: Extent) -> None:
-    # Classes beyond the colors share them; lines part them in any case.
+    # Classes beyond the colors share them; lines separate them in any case.
     axes.imshow(
         classes % len(_COLORS),
         cmap=ListedColormap(_COLORS),

@@ -1,4 +1,4 @@
-"""Axes, arrows and names, as the pictures share them."""
+"""Axes, arrows and names that the plots share."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Axes of a new figure, which a notebook shows by itself."""
-    # Needed here alone: on given axes one may draw without a window system.
+    """Axes of a new figure, which a notebook shows automatically."""
+    # Imported only here: drawing on given axes needs no window system.
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(width, height), layout="constrained")[1]

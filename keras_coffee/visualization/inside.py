@@ -1,4 +1,4 @@
-"""A `CoffeeLayer` inside a model: what it is given, what it does, and what comes after it."""
+"""A `CoffeeLayer` inside a model: its inputs, what it does, and the layers after it."""
 
 import dataclasses
 from typing import Any

@@ -219,7 +219,7 @@ def test_small_gates_to_all_their_digits(dtype, arguments):
 
 def test_absent_arrays_and_masks_have_no_gradients():
     inputs, mask, state = torch.ones(2, 3, 4), torch.ones(2, 3), torch.ones(2, 4, 5)
-    arguments = inputs, None, mask, *torch.ones(3, 4, 5).unbind(), None, state[0], None
+    arguments = inputs, None, mask, mask, *torch.ones(3, 4, 5).unbind(), None, state[0], None
     options = {"keep": 1, "feedback": "sigmoid"}
     *_, kept = cpu_kernels.scan("forward", "coffee", *arguments, state, **options)
     grads = cpu_kernels.scan("backward", "coffee", inputs, state, kept, *arguments, **options)

@@ -17,13 +17,13 @@ from keras_coffee.ops import coffee_scan
 
 
 def coffee_sample(dtype, full, requires_grad=False):
-    """With a mask, inputs and a bias of the gate, or without."""
+    """With a mask, resets, inputs and a bias of the gate, or without."""
     arrays = coffee_arrays((2, 4, 3, 2), gated=full)
     names = "transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias"
     tensors = {k: torch.tensor(x, dtype=dtype) for k, x in arrays.items()}
     tensors = {k: x.requires_grad_(requires_grad) for k, x in tensors.items()}
-    mask = torch.ones(2, 4, dtype=dtype).tril() if full else None
-    sequences = tensors["inputs"], tensors.get("gate_inputs"), mask
+    marks = [torch.ones(2, 4, dtype=dtype).tril(k) if full else None for k in (0, -2)]
+    sequences = tensors["inputs"], tensors.get("gate_inputs"), *marks
     weights = (tensors.get(k) for k in names)
     return (*sequences, *weights, tensors["initial_state"]), {"feedback": "sigmoid"}
 
@@ -33,7 +33,7 @@ def selective_sample(dtype, fixed, requires_grad=False):
     tensors = {k: torch.tensor(x, dtype=dtype) for k, x in arrays.items()}
     tensors = {k: x.requires_grad_(requires_grad) for k, x in tensors.items()}
     names = "inputs", "delta", "input_matrix", "output_matrix"
-    sequences = [tensors[k] for k in names]
+    sequences = [*(tensors[k] for k in names), None]
     weights = [tensors["transition"], *[None] * 4]
     options = {"discretization": "mamba" if fixed else "zoh", "delta_softplus": fixed}
     if fixed:

@@ -1,12 +1,21 @@
 """The Pallas kernels of JAX, interpreted on the CPU, and lowered for a GPU that is not there."""
 
 import functools
+import sys
 
 import keras
 import numpy as np
 import oracles
 import pytest
-from scans import assert_matches, coffee_arrays, cotangents_of, differentiate, selective_arrays
+from scans import (
+    assert_matches,
+    assert_same,
+    coffee_arrays,
+    cotangents_of,
+    differentiate,
+    in_pieces,
+    selective_arrays,
+)
 
 if keras.config.backend() != "jax":
     pytest.skip("kernels of the JAX backend", allow_module_level=True)
@@ -17,8 +26,6 @@ import jax.numpy as jnp
 from keras_coffee.backend.jax import gpu_kernels, pallas_driver
 from keras_coffee.cells import CoffeeCell
 from keras_coffee.ops.cell_scan import run as run_cell
-
-pytestmark = pytest.mark.skipif(not gpu_kernels.is_available(), reason="this JAX has no Pallas")
 
 SHAPE = (2, 9, 11, 3)  # blocks of steps and a rest; tiles of pairs, the last one not filled
 SMALL = (2, 3, 2, 3)
@@ -52,16 +59,17 @@ def two_step_blocks(monkeypatch):
     monkeypatch.setattr(pallas_driver, "BLOCK", 2)
 
 
-def coffee_arguments(arrays, mask=None):
+def coffee_arguments(arrays, mask=None, reset=None):
     weights = [arrays.get(name) for name in COFFEE_WEIGHTS]
-    return [arrays["inputs"], arrays.get("gate_inputs"), mask], weights, arrays["initial_state"]
+    sequences = [arrays["inputs"], arrays.get("gate_inputs"), mask, reset]
+    return sequences, weights, arrays["initial_state"]
 
 
-def selective_arguments(arrays):
+def selective_arguments(arrays, reset=None):
     matrices = [arrays[name] for name in ("input_matrix", "output_matrix")]
     varying = [m if m.ndim == 3 else None for m in matrices]
     fixed = [m if m.ndim == 2 else None for m in matrices]
-    sequences = [arrays["inputs"], arrays["delta"], *varying]
+    sequences = [arrays["inputs"], arrays["delta"], *varying, reset]
     found = [arrays.get(name) for name in ("skip", "delta_bias")]
     per_feature = [None if w is None else w[:, None] for w in found]
     return sequences, [arrays["transition"], *fixed, *per_feature], arrays["initial_state"]
@@ -86,7 +94,7 @@ def driven(name, arguments, *, keep, **options):
     def backward(residuals, cotangents):
         _, sequences, weights = residuals
         grads = run_backward(*cotangents, *residuals)
-        # A mask, which has two axes, has no gradient.
+        # Masks and resets, which have two axes, have no gradient.
         assert [g is None for g in grads[0]] == [x is None or x.ndim == 2 for x in sequences]
         assert [g is None for g in grads[1]] == [w is None for w in weights]
         return grads
@@ -95,13 +103,14 @@ def driven(name, arguments, *, keep, **options):
     return lambda **arrays: run(*arguments(arrays))
 
 
-def coffee(*, keep, feedback="sigmoid", mask=None):
-    arguments = functools.partial(coffee_arguments, mask=mask)
+def coffee(*, keep, feedback="sigmoid", **marks):
+    arguments = functools.partial(coffee_arguments, **marks)
     return driven("coffee", arguments, keep=keep, feedback=feedback)
 
 
-def selective(*, keep, **chosen):
-    return driven("selective", selective_arguments, keep=keep, **chosen)
+def selective(*, keep, reset=None, **chosen):
+    arguments = functools.partial(selective_arguments, reset=reset)
+    return driven("selective", arguments, keep=keep, **chosen)
 
 
 def check_coffee(arrays, dtype="float32", feedback="sigmoid", keep=1):
@@ -162,7 +171,7 @@ def test_coffee_holds_its_state_at_masked_steps(one_step_blocks):
 
     def expected_scan(inputs, gate_inputs, initial_state, **weights):
         cell, inputs = CoffeeCell(**weights), (inputs, gate_inputs)
-        return run_cell(cell, inputs, initial_state, mask.astype(bool), "sequential", False)
+        return run_cell(cell, inputs, initial_state, mask.astype(bool), None, "sequential", False)
 
     results, gradients = differentiate(coffee(keep=1, mask=mask), arrays, cotangents)
     expected_results, expected = differentiate(expected_scan, arrays, cotangents)
@@ -171,6 +180,20 @@ def test_coffee_holds_its_state_at_masked_steps(one_step_blocks):
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
+
+@pytest.mark.parametrize("name", ["coffee", "selective"])
+def test_resets_cut_a_row_into_pieces(name, one_step_blocks):
+    reset = np.array([[0, 1, 0], [1, 0, 1]], "float32")
+    scan, arrays = (
+        (coffee, coffee_arrays(SMALL, gate_scale=0.5, input_scale=1.0, gated=True))
+        if name == "coffee"
+        else (functools.partial(selective, **MAMBA), selective_arrays(SMALL, optional=True))
+    )
+    arguments = scan(keep=2, reset=reset), in_pieces(scan(keep=2), reset), arrays
+    assert_same(*arguments, "float32", 2e-6)
+
+
+MAMBA = {"discretization": "mamba", "delta_softplus": False}
 
 # The selective scan.
 
@@ -389,15 +412,15 @@ def calls(shape, keep):
     matrix, mask, row = array((batch, length, n)), array((batch, length)), array((dim, 1))
     kept = array((-(-length // keep) * batch * dim * n,))
     for name, options, sequences, weights in (
-        ("coffee", {"feedback": "sigmoid"}, [inputs, None, mask], [weight] * 5 + [None]),
-        ("coffee", {"feedback": "sigmoid"}, [inputs, inputs, mask], [weight] * 6),
+        ("coffee", {"feedback": "sigmoid"}, [inputs, None, mask, mask], [weight] * 5 + [None]),
+        ("coffee", {"feedback": "sigmoid"}, [inputs, inputs, mask, None], [weight] * 6),
         (
             *("selective", {"discretization": "zoh", "delta_softplus": False}),
-            *([inputs, inputs, matrix, matrix], [weight, *[None] * 4]),
+            *([inputs, inputs, matrix, matrix, mask], [weight, *[None] * 4]),
         ),
         (
             *("selective", {"discretization": "mamba", "delta_softplus": True}),
-            *([inputs, inputs, matrix, matrix], [weight, None, None, row, row]),
+            *([inputs, inputs, matrix, matrix, None], [weight, None, None, row, row]),
         ),
     ):
         forward, backward = (
@@ -413,6 +436,15 @@ def calls(shape, keep):
         yield functools.partial(backward, reverse=True), (inputs, inputs, decay, state)
 
 
+def test_a_jax_without_pallas_for_triton_is_a_warning(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    monkeypatch.delattr(jax.experimental.pallas, "triton", raising=False)
+    message = f"without compiled kernels on a GPU, .* JAX {jax.__version__} has no Triton backend"
+    with pytest.warns(UserWarning, match=message):
+        assert not gpu_kernels.is_available.__wrapped__()
+
+
+# With a JAX that has lost what they need, this fails: no kernel vanishes silently.
 @pytest.mark.parametrize(
     ("shape", "keep"), [((512, 16, 16, 8), 1), ((8, 262144, 1000, 100), 512)], ids=str
 )

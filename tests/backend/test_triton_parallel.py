@@ -25,7 +25,7 @@ from keras_coffee.backend.torch import (  # noqa: E402
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SEQUENCES = ("inputs", "gate_inputs", "mask")
+SEQUENCES = ("inputs", "gate_inputs", "mask", "reset")
 WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias")
 MATRICES = ("input_matrix", "output_matrix")
 PER_FEATURE = ("skip", "delta_bias")
@@ -63,18 +63,29 @@ def run_selective(arrays, **options):
     """Outputs, final state, and gradients by name."""
     over_time = [name if arrays[name].ndim == 3 else None for name in MATRICES]
     fixed = [name if arrays[name].ndim == 2 else None for name in MATRICES]
-    names = ("inputs", "delta", *over_time), ("transition", *fixed, *PER_FEATURE)
+    names = ("inputs", "delta", *over_time, "reset"), ("transition", *fixed, *PER_FEATURE)
     options = {"discretization": "zoh", "delta_softplus": False} | options
     return run(triton_selective.RECURRENCE, arrays, *names, **options)
 
 
-def run(recurrence, arrays, sequences, weights, *, keep=1, dtype="float32", **options):
+def run(
+    recurrence,
+    arrays,
+    sequences,
+    weights,
+    *,
+    keep=1,
+    dtype="float32",
+    cotangents=None,
+    **options,
+):
     """Outputs, final state, and gradients by name, of sequences and weights of these names."""
     tensors = {name: tensor(array, dtype) for name, array in arrays.items()}
     tensors |= {name: tensors[name][:, None] for name in PER_FEATURE if name in tensors}
     arguments = [[tensors.get(name) for name in names] for names in (sequences, weights)]
     options["keep"] = keep
-    state, cotangents = tensors["initial_state"], cotangents_of(arrays)
+    state = tensors["initial_state"]
+    cotangents = cotangents_of(arrays) if cotangents is None else cotangents
     outputs, final, kept = triton_parallel.forward(recurrence, *arguments, state, **options)
     count = -(-tensors["inputs"].shape[1] // keep) if keep else 0
     assert kept.shape == (count * state.numel(),)
@@ -86,7 +97,7 @@ def run(recurrence, arrays, sequences, weights, *, keep=1, dtype="float32", **op
     named = zip((*sequences, *weights), (*by_sequences, *by_weights), strict=True)
     gradients = {name: gradient for name, gradient in named if gradient is not None}
     gradients |= {name: gradients[name][:, 0] for name in PER_FEATURE if name in gradients}
-    assert set(gradients) | {"initial_state", "mask"} == set(arrays) | {"mask"}
+    assert set(gradients) == set(arrays) - {"initial_state", "mask", "reset"}
     return outputs, final, gradients | {"initial_state": by_state}
 
 
@@ -190,6 +201,46 @@ def test_masked_steps_of_coffee_are_left_out(short_windows):
         by_inputs = gradients[name][0, :, 0].cpu().numpy()
         np.testing.assert_array_equal(by_inputs[~taken], 0)
         assert (by_inputs[taken] != 0).all()
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("run_scan", [run_coffee, run_selective])
+def test_resets_cut_a_row_into_pieces(short_windows, run_scan, keep):
+    # The lanes have two steps each, so resets are at both of them, and at ends of windows.
+    arrays = RESET_ARRAYS[run_scan]((1, 38, 2, 2))
+    starts = [0, 3, 4, 16, 31]
+    reset = np.zeros((1, 38))
+    reset[0, starts[1:]] = 1
+    options = {"keep": keep, "dtype": "float64"}
+    outputs, final, gradients = run_scan(arrays | {"reset": reset}, **options)
+    cotangents, zeros = cotangents_of(arrays), np.zeros_like(arrays["initial_state"])
+    totals = {}
+    for start, stop in zip(starts, [*starts[1:], 38], strict=True):
+        own = {k: x[:, start:stop] if x.ndim == 3 else x for k, x in arrays.items()}
+        own["initial_state"] = zeros if start else arrays["initial_state"]
+        own_cotangents = cotangents[0][:, start:stop], cotangents[1] if stop == 38 else zeros
+        piece, end, grads = run_scan(own, cotangents=own_cotangents, **options)
+        close(outputs[:, start:stop], piece)
+        for name, grad in grads.items():
+            if arrays[name].ndim == 3 and name != "initial_state":
+                close(gradients[name][:, start:stop], grad)
+            elif name != "initial_state":
+                totals[name] = totals.get(name, 0) + grad
+            elif not start:
+                close(gradients[name], grad)
+    close(final, end)
+    for name, total in totals.items():
+        close(gradients[name], total)
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+RESET_ARRAYS = {
+    run_coffee: functools.partial(coffee_arrays, gate_scale=0.5, input_scale=1.0, gated=True),
+    run_selective: functools.partial(selective_arrays, optional=True),
+}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "bench.py"
 OPTIONS = argparse.Namespace(limit=10, seconds=0.01, repeats=2, threads=1)
 SHAPE = (3, 5, 4, 2)
-COMPARED = "COFFEE", "S6", "linear"
+COMPARED = "COFFEE", "S6", "S6 scan", "Mamba", "Mamba block", "linear"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_all_rows_agree_and_are_timed(bench, rows, capsys):
     chosen = [row for row in rows.values() if IS_THOROUGH or row.family in COMPARED]
     cells = bench.measure(chosen, SHAPE, "training", OPTIONS)
     left_out = {cell.row for cell in cells if cell.skipped}
-    assert left_out <= {"C, one core", "mambapy", "pararnn"}
+    assert left_out <= {"C, one core", "mambapy", "pararnn", "transformers"}
     said = capsys.readouterr().out
     assert all(f"{name}: " in said for name in left_out)
     for cell in cells:
@@ -101,6 +101,31 @@ def test_a_row_over_the_limit_is_left_out_and_says_why(bench, rows, monkeypatch,
     assert f"left out: GRU, keras.layers.GRU: {text}" in capsys.readouterr().out
 
 
+def test_a_slow_row_that_must_be_there_is_called_once(bench, rows):
+    ours, calls = rows["COFFEE", "ours"], []
+
+    def make(shape, mode):
+        call = ours.make(shape, mode)
+        return lambda *tensors: calls.append(mode) or call(*tensors)
+
+    slow = dataclasses.replace(ours, name="slow", make=make, once=True)
+    options = argparse.Namespace(**vars(OPTIONS) | {"limit": 0})
+    first, second = bench.measure([ours, slow], SHAPE, "inference", options)
+    assert calls == ["inference"] and second.difference == 0
+    assert second.times == {max(first.times): second.first}
+    assert not bench.report.compiles_again(second, 0)
+    bench.measure([ours, slow], SHAPE, "inference", OPTIONS)  # under its limit: as every other row
+    assert len(calls) >= 4
+
+
+def test_families_have_shapes_of_their_own(bench, rows):
+    ours = [rows[family, "ours"] for family in ("COFFEE", "Mamba", "Mamba block")]
+    found = bench.by_shape(ours, None)
+    assert found[1, 2048, 256, 16] == [ours[1]] and found[1, 2048, 128, 16] == [ours[2]]
+    assert found[8, 4096, 16, 8] == [ours[0]]
+    assert bench.by_shape(ours, [SHAPE]) == {SHAPE: ours}
+
+
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is read on Linux")
 def test_memory_that_was_kept_for_the_next_call_is_not_told(bench, rows):
     kept = np.ones(2_000_000, "float32")  # 8 MB
@@ -113,10 +138,20 @@ def test_memory_that_was_kept_for_the_next_call_is_not_told(bench, rows):
 
 
 @pytest.mark.skipif(keras.config.backend() != "torch", reason="peers compute in PyTorch")
-@pytest.mark.parametrize("family, name", [("S6", "mambapy"), ("COFFEE", "pararnn")])
+@pytest.mark.parametrize(
+    "family, name",
+    [
+        ("S6", "mambapy"),
+        ("COFFEE", "pararnn"),
+        ("Mamba", "transformers"),
+        ("Mamba block", "mambapy"),
+        ("Mamba block", "transformers"),
+    ],
+)
 def test_a_peer_that_is_not_installed_says_how_to_get_it(bench, rows, monkeypatch, family, name):
-    for module in (name, f"{name}.pscan"):
-        monkeypatch.setitem(sys.modules, module, None)
+    parts = "", ".pscan", ".mamba", ".models.mamba.modeling_mamba"
+    for part in parts:
+        monkeypatch.setitem(sys.modules, name + part, None)
     (cell,) = bench.measure([rows[family, name]], SHAPE, "inference", OPTIONS)
     assert cell.skipped.endswith("it comes with the extra `bench`") and name in cell.skipped
 

@@ -1,7 +1,7 @@
 import numpy as np
 import oracles
 import pytest
-from scans import coffee_arrays
+from scans import coffee_arrays, cotangents_of, selective_arrays
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,53 @@ def test_linear_against_float64(c_reference, shape):
     assert inference.nbytes == 4 * np.prod(shape)
 
 
+@pytest.mark.parametrize("discretization", ["mamba", "zoh"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (3, 7, 5, 3),  # nothing fills a vector
+        (2, 9, 150, 7),  # a block of 144 features, then one of six
+        (2, 3, 20, 100),  # a block of 16 features, then one of four
+        (1, 1, 1, 1),
+        (2, 1000, 64, 16),
+    ],
+    ids=str,
+)
+def test_selective_against_float64(c_reference, shape, discretization):
+    arrays = selective_arrays(shape, optional=True)
+    del arrays["delta_bias"]
+    grads, names = cotangents_of(arrays), [name for name in arrays if name != "initial_state"]
+    wide = {name: x.astype("float64") for name, x in arrays.items()}
+    wide["initial_state"][:] = 0
+    results, gradients = oracles.selective(
+        wide, [x.astype("float64") for x in grads], discretization
+    )
+    right = [*results, *(gradients[name] for name in names)]
+    tensors = [arrays[name] for name in names]
+    selective = c_reference.Selective(shape, True, discretization)
+    for _ in range(2):  # a second call adds nothing to the first
+        assert_close(selective.training(grads, *tensors), right, TOLERANCE)
+    inference = c_reference.Selective(shape, False, discretization)
+    assert_close(inference.forward(*tensors), right[:2], TOLERANCE)
+    batch, length, dim, n = shape
+    outputs = 4 * (batch * length * dim + batch * dim * n)
+    assert inference.nbytes == outputs
+    if dim % 16 == 0:
+        weights, states = dim * n + dim, batch * length * n * (dim + 2)
+        assert selective.nbytes == outputs + 4 * (2 * batch * length * dim + weights + states)
+
+
+def test_exponential_of_the_selective_loop(c_reference):
+    # The first step puts 1 into the state, the second keeps e^λ of it.
+    count = 8192
+    inputs = np.stack([np.ones(count), np.zeros(count)])[None].astype("float32")
+    transition = np.linspace(-86, 0, count, dtype="float32")[:, None]
+    ones = np.ones((1, 2, 1), "float32")
+    tensors = inputs, np.ones_like(inputs), transition, ones, ones, np.zeros(count, "float32")
+    outputs, _ = c_reference.Selective((1, 2, count, 1), keeps=False).forward(*tensors)
+    assert np.abs(outputs[0, 1] / np.exp(transition[:, 0].astype("float64")) - 1).max() < 2e-7
+
+
 @pytest.mark.parametrize("gate_scale", [0, 1000])
 def test_gates_of_a_half_and_saturated_ones(c_reference, gate_scale):
     shape = (3, 40, 5, 3)
@@ -121,7 +168,7 @@ def test_other_arrays_are_refused(c_reference):
 
 
 def test_denormal_numbers_stay_what_they_are(c_reference):
-    for name in ("coffee", "linear"):
+    for name in ("coffee", "linear", "selective"):
         c_reference.library(name)
     assert np.float32(1e-40) * np.float32(0.5) > 0
 

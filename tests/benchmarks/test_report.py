@@ -54,8 +54,26 @@ def test_bars_of_the_layers_of_keras(report, cell):
         cell(KERAS_SHAPE, "keras.layers.GRU", [4.5], family="GRU"),
     ]
     found = verdicts(report.bars("jax", cells, [], 0))
-    assert found[f"training {KERAS_SHAPE}, keras.layers.RNN by ours"] == ("3.5", "≥ 3", "met")
+    assert found[f"training {KERAS_SHAPE}, COFFEE, keras.layers.RNN by ours"] == (
+        "3.5",
+        "≥ 3",
+        "met",
+    )
     assert found[f"training {KERAS_SHAPE}, keras.layers.GRU by ours"] == ("4.5", "≥ 5", "NOT MET")
+
+
+@pytest.mark.parametrize("seconds, verdict", [(0.99, "NOT MET"), (1.01, "met")])
+def test_bars_of_mamba(report, cell, seconds, verdict):
+    shape = (1, 2048, 256, 16)
+    cells = [
+        cell(shape, "ours", [0.002] * 3, family="Mamba"),
+        cell(shape, "C, one core", [0.0016, 0.00151, 0.0015], family="Mamba"),
+        cell(shape, "transformers", [seconds], family="Mamba"),
+    ]
+    found = verdicts(report.bars("torch", cells, [], 0))
+    assert found[f"training {shape}, Mamba ours by C"] == ("1.32", "≤ 1.3", "NOT MET")
+    what = f"training {shape}, Mamba, transformers by ours"
+    assert found[what] == (f"{500 * seconds:.1f}", "≥ 500", verdict)
 
 
 @pytest.mark.parametrize("second, again", [(0.01, False), (1.0, False), (1.6, True), (3.0, True)])

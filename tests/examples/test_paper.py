@@ -158,7 +158,8 @@ def test_the_epoch_of_least_validation_loss_is_the_one_that_is_judged(tmp_path):
     "losses, best", [([3.0, 1.0, 2.0], 2), ([float("nan"), 5.0], 2), ([float("nan")] * 2, 1)]
 )
 def test_nan_is_never_the_best(losses, best, tmp_path):
-    model = training.compiled(QUICK)
+    model = QUICK.build_model()
+    QUICK.compile(model)
     progress = training.Progress(tmp_path, 1.0, {})
     progress.set_model(model)
     progress.set_params({"epochs": 9})

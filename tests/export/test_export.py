@@ -124,7 +124,7 @@ def test_an_onnx_file_that_would_forget_its_state_is_refused(tmp_path, is_batch_
     model = keras.Sequential([keras.Input(batch_shape=(2, 5, 3)), CoffeeLayer(2, stateful=True)])
     model(np.ones((2, 5, 3), "float32"))
     spec = keras.InputSpec(shape=(2 if is_batch_known else None, 5, 3), dtype="float32")
-    with pytest.raises(ValueError, match="is stateful, and ONNX has nothing to keep a state in"):
+    with pytest.raises(ValueError, match="is stateful, and an ONNX file cannot keep a state"):
         model.export(tmp_path / "m.onnx", format="onnx", input_signature=[spec], verbose=False)
 
 

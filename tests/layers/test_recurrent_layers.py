@@ -323,7 +323,7 @@ class Wrong(TwoStates):
         (
             lambda y, states: (ops.cast(y, "complex64"), states),
             TypeError,
-            "What `scan` of .* puts out must be real",
+            "The outputs of `scan` of .* must be real",
         ),
     ],
     ids=["too few", "another order", "complex state", "complex outputs"],
@@ -418,14 +418,55 @@ def test_unknown_names_are_errors(name):
         make(name, **{f"{weight}_initializer": "wishful"})
     with pytest.raises(ValueError, match="wishful"):
         make(name, **{f"{weight}_constraint": "wishful"})
-    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*dropout"):
-        make(name, dropout=0.1)
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments.*wishful"):
+        make(name, wishful=0.1)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize(
+    ("argument", "instead"),
+    [
+        ("dropout", "Put a keras.layers.Dropout in front of it."),
+        ("recurrent_dropout", "Put a keras.layers.Dropout in front of it: the state"),
+        ("unroll", "Leave it out: all steps"),
+        ("return_sequence", "Did you mean `return_sequences`"),
+    ],
+)
+def test_arguments_of_other_layers_are_told_what_to_do_instead(name, argument, instead):
+    layer_class = CASES[name][0]
+    message = f"{layer_class.__name__} has no argument `{argument}`. {instead}"
+    with pytest.raises(TypeError, match=message):
+        make(name, **{argument: True})
+
+
+def test_what_every_layer_of_keras_takes_is_taken():
+    layer = CoffeeLayer(2, name="mine", dtype="float64", trainable=False, autocast=False)
+    assert (layer.name, layer.compute_dtype, layer.trainable) == ("mine", "float64", False)
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="ragged tensors of TensorFlow")
+def test_ragged_tensors_are_refused():
+    import tensorflow as tf
+
+    ragged = tf.RaggedTensor.from_row_lengths(tf.ones((3, 2)), [2, 1])
+    with pytest.raises(TypeError, match=r"must not be ragged. Pad it by inputs.to_tensor\(\)"):
+        CoffeeLayer(2)(ragged)
+    padded, mask = ragged.to_tensor(), tf.sequence_mask(ragged.row_lengths())
+    assert CoffeeLayer(2)(padded, mask=mask).shape == (2, 2, 2)
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="only TensorFlow hides a length")
+def test_another_number_of_features_in_a_model_of_tensorflow():
+    model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(2)])
+    model.predict(np.ones((2, 5, 3)), verbose=0)
+    with pytest.raises(ValueError, match="None stands for a number that is not the same in every"):
+        model.predict(np.ones((2, 5, 2)), verbose=0)
 
 
 @pytest.mark.parametrize("layer_class", STATE_SPACE_LAYERS)
 @pytest.mark.parametrize("n", [(), (2,)])
 def test_units_are_told_apart_from_n(layer_class, n):
-    message = f"{layer_class.__name__} has no `units`: as many features come out as go in. Pass `n`"
+    message = f"{layer_class.__name__} has no `units`: its outputs are as wide as .* Pass `n`"
     with pytest.raises(TypeError, match=message):
         layer_class(*n, units=3)
 

@@ -301,7 +301,7 @@ def test_weights_of_a_layer_with_other_options_are_refused(saved, loaded, has, g
     model_of(type(saved).from_config(saved.get_config())).save_weights(tmp_path / "x.weights.h5")
     other = model_of(type(loaded).from_config(loaded.get_config()))
     before = other.get_weights()
-    message = re.escape(f"has the weights {has}, but {given} were saved. Give the layer the arg")
+    message = re.escape(f"has the weights {has}, but {given} were saved. Make the layer with")
     with pytest.raises(ValueError, match=message):
         other.load_weights(tmp_path / "x.weights.h5")
     for actual, expected in zip(other.get_weights(), before, strict=True):

@@ -1,1 +1,1 @@
-"""Kernels for a CPU, in C, for whichever framework: see compiler.py and the C files."""
+"""Kernels in C for a CPU, for all frameworks: see compiler.py and the C files."""

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-# States that are worked on side by side: enough vectors to cover the latency of a step, few enough
-# for weights, sums and states to stay in the innermost cache. And lanes, of which each reads and
-# writes sequences of its own: the cache keeps only so many apart.
+# States that are processed side by side: enough vectors to cover the latency of a step, few enough
+# for weights, sums and states to stay in the innermost cache. And lanes, each with its own
+# sequences: the cache can hold only so many apart.
 _STATES = 256
 _LANES = range(32, 129)
+_VECTOR = 16  # as in common.h
 
 # Steps between two states that are kept for the gradient. To compute fifteen in sixteen again takes
 # about as long as to write and read them, and no longer where memory is fresh; and a sixteenth of
@@ -57,13 +58,17 @@ class Blocks:
 
     @property
     def lanes(self) -> int:
-        """Lanes that a block should have."""
+        """Lanes that a block of several sequences should have."""
         return min(max(_STATES // max(1, self.states), _LANES[0]), _LANES[-1])
 
     @property
     def features(self) -> int:
-        """Features in a block."""
-        return max(1, self.dim) if self.dim <= _LANES[-1] else self.lanes
+        """Features in a block: as many as there may be, or equal parts in whole vectors.
+
+        Blocks of 32 took up to twice as long, for they read short pieces of every step.
+        """
+        parts = -(-self.dim // _LANES[-1])
+        return max(1, self.dim) if parts <= 1 else -(-self.dim // (parts * _VECTOR)) * _VECTOR
 
     @property
     def sequences(self) -> int:

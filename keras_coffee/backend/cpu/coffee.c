@@ -4,12 +4,12 @@
  *   the latter times σ(Σ w_γ x') with an output gate
  *
  * Option: FEEDBACK (0 none, 1 sigmoid, 2 linear). Of the arrays, the gate's inputs a, mask, b, w_γ
- * and β may be absent.
+ * and β may be absent. Where a reset is not 0, x is zero before the step.
  */
 #include "common.h"
 
 enum { WITHOUT, SIGMOID, LINEAR };
-enum { INPUTS, GATE_INPUTS, MASK, SEQUENCES };
+enum { INPUTS, GATE_INPUTS, MASK, RESET, SEQUENCES };
 enum { TRANSITION, GATE, READOUT, INPUT_MATRIX, OUTPUT_GATE, GATE_BIAS, WEIGHTS };
 
 /* Weights in the work space, where the last one has no place if it is absent. */
@@ -142,6 +142,7 @@ int scan_forward(const sizes *s, real *const *arrays) {
     load_state(s, x, initial_state, w.state);
     for (int64_t t = 0; t < s->length; t++) {
       load_step(s, x, t, sequences, &w);
+      if (HAS_RESET) restart(s, x, t, sequences[RESET], w.state);
       if (s->keep && t % s->keep == 0)
         store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
       read_out(s, x, &w, w.state);
@@ -221,6 +222,7 @@ static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
   for (int64_t t = start; t < stop - 1; t++) {
     load_step(s, x, t, sequences, w);
     advance(s, x, w, w->states + (t - start) * row);
+    if (HAS_RESET) restart(s, x, t + 1, sequences[RESET], w->state);
   }
   memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
@@ -253,6 +255,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
         load_step(s, x, t, sequences, &w);
         gather(s, x, t, grad_outputs, w.grads);
         retreat(s, x, &w, w.states + (t - start) * row);
+        if (HAS_RESET) restart(s, x, t, sequences[RESET], w.adjoint);
         scatter(s, x, t, w.outputs, grad_inputs);
         if (HAS_GATE_INPUTS) scatter(s, x, t, w.grad_gate_inputs, grad_sequences[GATE_INPUTS]);
       }

@@ -139,6 +139,15 @@ INLINE void store_state(const sizes *s, block x, const real *from, real *restric
         to[((x.b + r) * s->dim + x.d + d) * s->states + j] = from[j * x.stride + r * x.width + d];
 }
 
+/* Zeros in the lanes (n, stride) of the sequences that begin at step t: in a state before the step,
+ * and in the adjoint that would go back past it. Called after HAS_RESET is found to be 1. */
+INLINE void restart(const sizes *s, block x, int64_t t, const real *reset, real *restrict lanes) {
+  for (int64_t r = 0; r < x.rows; r++)
+    if (reset[(x.b + r) * s->length + t] != 0)
+      for (int64_t j = 0; j < s->states; j++)
+        memset(lanes + j * x.stride + r * x.width, 0, x.width * sizeof(real));
+}
+
 /* States kept for the gradient, (chunks, B, D, n): those before step c keep. */
 INLINE int64_t place_of_chunk(const sizes *s, int64_t c) { return c * s->batch * s->dim * s->states; }
 
@@ -166,8 +175,8 @@ INLINE void sum_weight(const sizes *s, block x, int64_t k, int64_t n, const real
 /* 2^k for the whole number k next to t: zero for k = -BIAS, infinite for k = BIAS + 1. k may lie no
  * further out; if t is NaN so is k. */
 INLINE real nearest_power(real t, real *k) {
-  /* Added to a number whose last digit is 1, t is rounded, and stands in the last bits with the
-   * bias of an exponent. */
+  /* Added to a number whose last digit is 1, t is rounded, and is in the last bits with the bias of
+   * an exponent. */
   const real shift = (real)1.5 * ((int64_t)1 << MANTISSA) + BIAS, shifted = t + shift;
   integer bits;
   memcpy(&bits, &shifted, sizeof bits);
@@ -178,10 +187,14 @@ INLINE real nearest_power(real t, real *k) {
   return power;
 }
 
-/* Taylor's series of (e^f - 1 - f) / f² for |f| ≤ ln(2) / 2. */
+/* (e^f - 1 - f) / f² for |f| ≤ ln(2) / 2: the polynomial with which e^f has the smallest error,
+ * 3e-9, or Taylor's series. */
 INLINE real rest_of_exponential(real f) {
 #if REAL_BITS == 32
-  real p = (real)1 / 5040;
+  real p = 1.395038799e-3f;
+  p = p * f + 8.368850336e-3f;
+  p = p * f + 4.166620813e-2f;
+  p = p * f + 1.666651933e-1f;
 #else
   real p = (real)1 / 6227020800;
   p = p * f + (real)1 / 479001600;
@@ -190,11 +203,11 @@ INLINE real rest_of_exponential(real f) {
   p = p * f + (real)1 / 362880;
   p = p * f + (real)1 / 40320;
   p = p * f + (real)1 / 5040;
-#endif
   p = p * f + (real)1 / 720;
   p = p * f + (real)1 / 120;
   p = p * f + (real)1 / 24;
   p = p * f + (real)1 / 6;
+#endif
   return p * f + (real)1 / 2;
 }
 

@@ -1,8 +1,8 @@
 """Kernels in C, compiled on the machine and for the processor that runs them.
 
-One pass over time with states in registers is more than PyTorch's operators or XLA's loops can
-express. A kernel takes a third of a second to compile, once: it is kept in a folder of the user's.
-Compiled for one set of options it holds no branch but loops.
+PyTorch's operators and XLA's loops cannot express one pass over time with states in registers. A
+kernel compiles in a third of a second, once: it is kept in a folder of the user. Compiled for one
+set of options it has no branches except loops.
 """
 
 import contextlib
@@ -146,7 +146,7 @@ def _load(command: tuple[str, ...], source: str, caller: Caller, *flags: str) ->
 
 def _compile(command: list[str], path: Path) -> str | None:
     """What went wrong, or None."""
-    # Under a name of its own first: another process may be at the same.
+    # Under a temporary name first: another process may do the same.
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".so", delete=False) as file:
         target = Path(file.name)
     try:
@@ -173,7 +173,7 @@ def _compile(command: list[str], path: Path) -> str | None:
 
 
 def _key(command: tuple[str, ...], source: str, caller: Caller, flags: tuple[str, ...]) -> str:
-    """Differs wherever the same file would not do: folders are shared among machines."""
+    """Differs if the same file would not work: machines may share a folder."""
     headers = [Path(caller.include or "") / name for name in caller.headers]
     files = [*sorted(_SOURCES.glob("*.[ch]")), *(path for path in headers if path.exists())]
     words = [source, *command, *flags, platform.platform(), _processor()]
@@ -192,7 +192,7 @@ def _processor() -> str:
 
 @functools.cache
 def _folder() -> Path:
-    """Where compiled kernels are kept; one of this process alone if there is no other."""
+    """The folder of compiled kernels; a temporary one if there is no other."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (cache if cache.is_absolute() else Path.home() / ".cache") / "keras_coffee"

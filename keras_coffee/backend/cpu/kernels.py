@@ -27,14 +27,14 @@ class Recurrence(NamedTuple):
             feature share it. The first one is always there and `(D, n)`.
         per_feature: The weights `(D, 1)`.
         shared: Sequences `(B, T, n)` that all features share.
-        constant: Sequences without a gradient.
+        constant: Sequences `(B, T)` without a gradient: masks and resets.
     """
 
     sequences: tuple[str, ...]
     weights: tuple[str, ...]
     per_feature: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ("mask", "reset")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class Recurrence(NamedTuple):
         """Those of an array, by their letters."""
         if name in self.weights:
             return "D1" if name in self.per_feature else "Dn"
-        return "BT" if name == "mask" else "BTn" if name in self.shared else "BTD"
+        return "BT" if name in self.constant else "BTn" if name in self.shared else "BTD"
 
     def has_gradient(self, name: str) -> bool:
         """Whether there is a gradient by an array."""
@@ -62,12 +62,11 @@ class Recurrence(NamedTuple):
 
 RECURRENCES = {
     "coffee": Recurrence(
-        sequences=("inputs", "gate_inputs", "mask"),
+        sequences=("inputs", "gate_inputs", "mask", "reset"),
         weights=("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias"),
-        constant=("mask",),
     ),
     "selective": Recurrence(
-        sequences=("inputs", "delta", "varying_input_matrix", "varying_output_matrix"),
+        sequences=("inputs", "delta", "varying_input_matrix", "varying_output_matrix", "reset"),
         weights=("transition", "input_matrix", "output_matrix", "skip", "delta_bias"),
         per_feature=("skip", "delta_bias"),
         shared=("varying_input_matrix", "varying_output_matrix"),

@@ -5,23 +5,27 @@
  * Options: DISCRETIZATION, of which EULER takes 1 + z and 1 for e^z and φ, and MAMBA e^z and 1;
  * DELTA_SOFTPLUS, with which Δ = softplus(d + β) of the given d, else d + β. Each of b and C is
  * either a sequence (B, T, n), which the features share, or a weight (D, n); s and β are weights
- * (D, 1).
+ * (D, 1). Where a reset is not 0, x is zero before the step.
  */
 #include "common.h"
 
 enum { ZERO_ORDER_HOLD, EULER, MAMBA };
-enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, SEQUENCES };
+enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, RESET, SEQUENCES };
 enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, DELTA_BIAS, WEIGHTS };
+
+/* An exponential takes longer than to write and read it. With a hold, φ and φ' come from it too. */
+#define KEEPS_DECAYS (DISCRETIZATION == MAMBA)
 
 /* Work space of a thread. */
 typedef struct {
   real *transition, *input_matrix, *output_matrix; /* (n, stride) */
   real *sums, *input_sums, *output_sums;           /* (n, stride) */
   real *state, *adjoint;                           /* (n, stride) */
-  real *states;                                    /* (steps, n, stride) */
+  real *states, *decays;                           /* (steps, n, stride), see `compute_again` */
   real *inputs, *delta, *outputs, *grads;          /* (stride) */
   real *delta_slope;                               /* (stride), of Δ by what is given */
   real *skip, *bias, *skip_sums, *bias_sums;       /* (stride) */
+  const real *input_row, *output_row;              /* (n), see `load_row` */
   void *base;
 } space;
 
@@ -29,7 +33,7 @@ typedef struct {
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   space w;
-  w.transition = zeros((8 + steps) * row + 9 * stride, &w.base);
+  w.transition = zeros((8 + (KEEPS_DECAYS ? 2 : 1) * steps) * row + 9 * stride, &w.base);
   w.input_matrix = w.transition + row;
   w.output_matrix = w.input_matrix + row;
   w.sums = w.output_matrix + row;
@@ -37,7 +41,8 @@ static space allocate(const sizes *s, int64_t steps) {
   w.output_sums = w.input_sums + row;
   w.state = w.output_sums + row;
   w.adjoint = w.state + row;
-  w.inputs = w.adjoint + row;
+  w.decays = w.adjoint + row;
+  w.inputs = w.decays + (KEEPS_DECAYS ? steps : 0) * row;
   w.delta = w.inputs + stride;
   w.outputs = w.delta + stride;
   w.grads = w.outputs + stride;
@@ -71,6 +76,14 @@ INLINE void sum_features(const sizes *s, block x, int64_t t, const real *from, r
     }
 }
 
+/* A block of one sequence has one number for each row of a matrix (B, T, n). It is read from where
+ * it is, and its gradient summed while the lanes are gone through: half the time at 16 states. */
+INLINE void load_row(const sizes *s, block x, int64_t t, const real *from, real *restrict to,
+                     const real **row) {
+  if (x.rows > 1) load_matrix(s, x, t, from, to);
+  *row = from + (x.b * s->length + t) * s->states;
+}
+
 /* What the state after a step depends on. */
 INLINE void load_sources(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
   gather(s, x, t, sequences[INPUTS], w->inputs);
@@ -78,13 +91,13 @@ INLINE void load_sources(const sizes *s, block x, int64_t t, real *const *sequen
   if (HAS_DELTA_BIAS) EACH_LANE(p, x.stride) w->delta[p] += w->bias[p];
   if (DELTA_SOFTPLUS) EACH_LANE(p, x.stride) w->delta[p] = softplus(w->delta[p], w->delta_slope + p);
   if (HAS_VARYING_INPUT_MATRIX)
-    load_matrix(s, x, t, sequences[VARYING_INPUT_MATRIX], w->input_matrix);
+    load_row(s, x, t, sequences[VARYING_INPUT_MATRIX], w->input_matrix, &w->input_row);
 }
 
 INLINE void load_step(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
   load_sources(s, x, t, sequences, w);
   if (HAS_VARYING_OUTPUT_MATRIX)
-    load_matrix(s, x, t, sequences[VARYING_OUTPUT_MATRIX], w->output_matrix);
+    load_row(s, x, t, sequences[VARYING_OUTPUT_MATRIX], w->output_matrix, &w->output_row);
 }
 
 static void load_weights(const sizes *s, block x, real *const *weights, space *w) {
@@ -112,8 +125,9 @@ INLINE void hold(real z, real *decay, real *ratio, real *slope) {
   *slope = is_near ? near - rest : (*decay - far) * inverse;
 }
 
-/* One step. `before`, unless NULL, gets the state before it, else `w->outputs` the outputs. */
-INLINE void advance(const sizes *s, block x, space *w, real *before) {
+INLINE void advance_lanes(const sizes *s, block x, space *w, real *before, int one_sequence) {
+  const int has_input_row = HAS_VARYING_INPUT_MATRIX && one_sequence;
+  const int has_output_row = HAS_VARYING_OUTPUT_MATRIX && one_sequence;
   const real *restrict u = w->inputs, *restrict delta = w->delta;
   real *restrict y = w->outputs;
   for (int64_t j = 0; j < s->states; j++) {
@@ -122,16 +136,29 @@ INLINE void advance(const sizes *s, block x, space *w, real *before) {
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
     real *restrict state = w->state + j * x.stride;
     real *restrict copy = before ? before + j * x.stride : NULL;
+    real *restrict decays = before ? w->decays + (before - w->states) + j * x.stride : NULL;
+    const real input = has_input_row ? w->input_row[j] : 0;
+    const real output = has_output_row ? w->output_row[j] : 0;
     EACH_LANE(p, x.stride) {
       real decay, ratio, slope, v = state[p];
+      const real b = has_input_row ? input : input_matrix[p];
       if (copy) copy[p] = v;
       hold(transition[p] * delta[p], &decay, &ratio, &slope);
-      v = decay * v + delta[p] * ratio * input_matrix[p] * u[p];
+      if (KEEPS_DECAYS && decays) decays[p] = decay;
+      v = decay * v + delta[p] * ratio * b * u[p];
       state[p] = v;
-      if (!before) y[p] = (j ? y[p] : 0) + output_matrix[p] * v;
+      if (!before) y[p] = (j ? y[p] : 0) + (has_output_row ? output : output_matrix[p]) * v;
     }
   }
   if (HAS_SKIP && !before) EACH_LANE(p, x.stride) y[p] += w->skip[p] * u[p];
+}
+
+/* One step. `before`, unless NULL, gets the state before it, else `w->outputs` the outputs. */
+INLINE void advance(const sizes *s, block x, space *w, real *before) {
+  if (x.rows == 1)
+    advance_lanes(s, x, w, before, 1);
+  else
+    advance_lanes(s, x, w, before, 0);
 }
 
 int scan_forward(const sizes *s, real *const *arrays) {
@@ -149,6 +176,7 @@ int scan_forward(const sizes *s, real *const *arrays) {
     load_state(s, x, initial_state, w.state);
     for (int64_t t = 0; t < s->length; t++) {
       load_step(s, x, t, sequences, &w);
+      if (HAS_RESET) restart(s, x, t, sequences[RESET], w.state);
       if (s->keep && t % s->keep == 0)
         store_state(s, x, w.state, kept + place_of_chunk(s, t / s->keep));
       advance(s, x, &w, NULL);
@@ -161,34 +189,51 @@ int scan_forward(const sizes *s, real *const *arrays) {
   return 0;
 }
 
-/* One step back. `w->outputs` gets the gradient of the inputs, `w->state` that of what Δ is from. */
-INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
+INLINE void retreat_lanes(const sizes *s, block x, space *w, const real *states, int one_sequence) {
+  const int has_input_row = HAS_VARYING_INPUT_MATRIX && one_sequence;
+  const int has_output_row = HAS_VARYING_OUTPUT_MATRIX && one_sequence;
   const real *restrict u = w->inputs, *restrict g = w->grads, *restrict delta = w->delta;
   real *restrict grad_inputs = w->outputs, *restrict grad_delta = w->state;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict before = states + j * x.stride;
+    const real *restrict decays = w->decays + (states - w->states) + j * x.stride;
     const real *restrict transition = w->transition + j * x.stride;
     const real *restrict input_matrix = w->input_matrix + j * x.stride;
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
     real *restrict sums = w->sums + j * x.stride, *restrict adjoint = w->adjoint + j * x.stride;
     real *restrict input_sums = w->input_sums + j * x.stride;
     real *restrict output_sums = w->output_sums + j * x.stride;
-    EACH_LANE(p, x.stride) {
-      real decay, ratio, slope, v = before[p], drive = input_matrix[p] * u[p];
-      hold(transition[p] * delta[p], &decay, &ratio, &slope);
-      const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * output_matrix[p];
+    const real input = has_input_row ? w->input_row[j] : 0;
+    const real output = has_output_row ? w->output_row[j] : 0;
+    real input_sum = 0, output_sum = 0;
+    _Pragma("omp simd reduction(+ : input_sum, output_sum)")
+    for (int64_t p = 0; p < x.stride; p++) {
+      const real b = has_input_row ? input : input_matrix[p];
+      const real c = has_output_row ? output : output_matrix[p];
+      real decay = KEEPS_DECAYS ? decays[p] : 0, ratio = 1, slope = 0, v = before[p], drive = b * u[p];
+      if (!KEEPS_DECAYS) hold(transition[p] * delta[p], &decay, &ratio, &slope);
+      const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * c;
       /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z; for EULER and MAMBA that is 1. */
-      const real held = DISCRETIZATION == EULER ? 1 : decay;
-      const real driven = DISCRETIZATION == ZERO_ORDER_HOLD ? decay : 1;
-      const real by_delta = l * (held * transition[p] * v + driven * drive);
-      grad_delta[p] = (j ? grad_delta[p] : 0) + by_delta;
-      sums[p] += l * delta[p] * (held * v + delta[p] * slope * drive);
-      const real by_matrix = l * gain * u[p], by_output = g[p] * (decay * v + gain * drive);
-      input_sums[p] = HAS_VARYING_INPUT_MATRIX ? by_matrix : input_sums[p] + by_matrix;
-      output_sums[p] = HAS_VARYING_OUTPUT_MATRIX ? by_output : output_sums[p] + by_output;
-      grad_inputs[p] = (j ? grad_inputs[p] : 0) + l * gain * input_matrix[p];
+      const real after = decay * v + gain * drive;
+      const real held = (DISCRETIZATION == EULER ? 1 : decay) * v;
+      const real driven = DISCRETIZATION == ZERO_ORDER_HOLD ? decay * drive : drive;
+      const real bent = DISCRETIZATION == ZERO_ORDER_HOLD ? held + delta[p] * slope * drive : held;
+      grad_delta[p] = (j ? grad_delta[p] : 0) + l * (held * transition[p] + driven);
+      sums[p] += l * delta[p] * bent;
+      const real by_matrix = l * gain * u[p], by_output = g[p] * after;
+      if (has_input_row)
+        input_sum += by_matrix;
+      else
+        input_sums[p] = HAS_VARYING_INPUT_MATRIX ? by_matrix : input_sums[p] + by_matrix;
+      if (has_output_row)
+        output_sum += by_output;
+      else
+        output_sums[p] = HAS_VARYING_OUTPUT_MATRIX ? by_output : output_sums[p] + by_output;
+      grad_inputs[p] = (j ? grad_inputs[p] : 0) + l * gain * b;
       adjoint[p] = l * decay;
     }
+    if (has_input_row) w->input_sums[j] = input_sum;
+    if (has_output_row) w->output_sums[j] = output_sum;
   }
   EACH_LANE(p, x.stride) {
     if (HAS_SKIP) w->skip_sums[p] += g[p] * u[p], grad_inputs[p] += g[p] * w->skip[p];
@@ -197,22 +242,43 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
   }
 }
 
-/* The states before each step of a chunk, of which the first is there. */
+/* One step back. `w->outputs` gets the gradient of the inputs, `w->state` that of what Δ is from. */
+INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
+  if (x.rows == 1)
+    retreat_lanes(s, x, w, states, 1);
+  else
+    retreat_lanes(s, x, w, states, 0);
+}
+
+/* The states before each step of a chunk, of which the first is there, and the decays. */
 static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
                           real *const *sequences, space *w) {
   const int64_t row = s->states * x.stride;
   memcpy(w->state, w->states, row * sizeof(real));
-  for (int64_t t = start; t < stop - 1; t++) {
+  for (int64_t t = start; t < stop; t++) { /* the last one for its decays */
     load_sources(s, x, t, sequences, w);
+    if (HAS_RESET && t > start) restart(s, x, t, sequences[RESET], w->state);
     advance(s, x, w, w->states + (t - start) * row);
   }
-  memcpy(w->states + (stop - 1 - start) * row, w->state, row * sizeof(real));
 }
 
 /* Sums over the features of a step, in the part that block k has of them. */
 INLINE void sum_matrix(const sizes *s, block x, int64_t k, int64_t t, const real *sums,
                        real *parts) {
-  sum_features(s, x, t, sums, parts + k % columns(s) * s->batch * s->length * s->states);
+  parts += k % columns(s) * s->batch * s->length * s->states;
+  if (x.rows > 1)
+    sum_features(s, x, t, sums, parts);
+  else
+    for (int64_t j = 0; j < s->states; j++) parts[(x.b * s->length + t) * s->states + j] = sums[j];
+}
+
+/* Zeros where a block before this one may have left numbers that would be summed with its own. */
+static void clear_padding(block x, int64_t row, space *w) {
+  memset(w->inputs, 0, x.stride * sizeof(real));
+  memset(w->delta, 0, x.stride * sizeof(real));
+  memset(w->grads, 0, x.stride * sizeof(real));
+  memset(w->adjoint, 0, row * sizeof(real));
+  memset(w->states, 0, row * sizeof(real));
 }
 
 int scan_backward(const sizes *s, real *const *arrays) {
@@ -228,6 +294,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
     const int64_t row = s->states * x.stride;
+    clear_padding(x, row, &w);
     load_weights(s, x, weights, &w);
     load_state(s, x, grad_final, w.adjoint);
     memset(w.sums, 0, row * sizeof(real));
@@ -246,6 +313,7 @@ int scan_backward(const sizes *s, real *const *arrays) {
         load_step(s, x, t, sequences, &w);
         gather(s, x, t, grad_outputs, w.grads);
         retreat(s, x, &w, w.states + (t - start) * row);
+        if (HAS_RESET) restart(s, x, t, sequences[RESET], w.adjoint);
         scatter(s, x, t, w.outputs, grad_sequences[INPUTS]);
         scatter(s, x, t, w.state, grad_sequences[DELTA]);
         if (HAS_VARYING_INPUT_MATRIX)

@@ -157,7 +157,8 @@ static int64_t root(int64_t length) {
 static void set_blocks(sizes *s) {
   int64_t lanes = BLOCK_STATES / (s->states < 1 ? 1 : s->states);
   lanes = lanes < LEAST_LANES ? LEAST_LANES : least(lanes, MOST_LANES);
-  s->features = s->dim <= MOST_LANES ? s->dim : lanes;
+  const int64_t parts = (s->dim + MOST_LANES - 1) / MOST_LANES;
+  s->features = parts > 1 ? whole_vectors((s->dim + parts - 1) / parts) : s->dim;
   if (s->features < 1) s->features = 1;
 #ifdef DECAY_PER_SEQUENCE
   s->sequences = DECAY_PER_SEQUENCE ? 1 : (s->batch + MOST_PARTS - 1) / MOST_PARTS;

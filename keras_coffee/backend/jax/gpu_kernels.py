@@ -1,15 +1,32 @@
 """The kernels in Pallas, for a GPU."""
 
+import functools
+import warnings
+
+import jax
+
 from keras_coffee.backend.jax import pallas_driver, pallas_linear, pallas_steps
 
 
+@functools.cache
 def is_available():
-    """Whether this JAX has Pallas with the parts of its Triton backend that the kernels use."""
+    """Whether this JAX has Pallas with the parts of its Triton backend that the kernels use.
+
+    JAX deprecates that backend from 0.11 on. If it is gone, a warning says so once.
+    """
     try:
         from jax.experimental.pallas import triton
     except ImportError:
-        return False
-    return all(hasattr(triton, name) for name in ("CompilerParams", "debug_barrier", "load"))
+        triton = None
+    found = all(hasattr(triton, name) for name in ("CompilerParams", "debug_barrier", "load"))
+    if not found:
+        warnings.warn(
+            "keras_coffee runs its recurrences without compiled kernels on a GPU, by a slower loop "
+            f"of XLA, because JAX {jax.__version__} has no Triton backend of Pallas. JAX 0.10 has "
+            "it; the PyTorch backend of Keras has kernels of its own.",
+            stacklevel=2,
+        )
+    return found
 
 
 # The steps of each recurrence that has kernels. Adding one adds a row.

@@ -5,10 +5,10 @@
     linear_forward(decay, inputs, state, reverse) -> states
     linear_backward(grad_states, states, decay, state, reverse) -> gradients
 
-The tensors are inputs, mask if there is one, weights and state, in lists as `recurrence.split`
-makes them. States are kept before every `keep`-th step, one flat array for each tensor of the
-state, empty if `keep` is 0; in the order (chunks, B, ...), except for kernels in Pallas. Gradients
-are those by all tensors that can have one.
+The tensors are sequences, weights and state, in lists as `recurrence.split` makes them. States are
+kept before every `keep`-th step, one flat array for each tensor of the state, empty if `keep` is 0;
+in the order (chunks, B, ...), except for kernels in Pallas. Gradients are those by all tensors that
+can have one.
 """
 
 import functools
@@ -67,9 +67,10 @@ def _backward_kernel(kernels, grad_outputs, grad_final, kept, *tensors, recurren
 
 def _arguments(tensors, recurrence):
     """Sequences, weights and state in the order of a kernel, None where one is absent."""
-    inputs, mask, weights, state = recurrence.split(tensors)
-    mask = None if mask is None else mask.astype(state[0].dtype)
-    return [*recurrence.arguments(inputs, mask, weights), *state]
+    sequences, weights, state = recurrence.split(tensors)
+    # Kernels take marks in the dtype of everything else.
+    sequences = [x.astype(state[0].dtype) if x.dtype == bool else x for x in sequences]
+    return [*recurrence.arguments(sequences, weights), *state]
 
 
 def _linear_forward_kernel(kernels, decay, inputs, state, *, reverse):
@@ -90,7 +91,7 @@ def _primitive(definition, kernel, batch, transformed=None):
         definition: Maps tensors and options to a list of tensors.
         kernel: The same, with the kernels of a platform as its first argument.
         batch: The rule for `vmap`.
-        transformed: What is differentiated in place of the definition, if it is something else.
+        transformed: What is differentiated instead of the definition, if anything.
     """
     transformed = transformed or definition
     primitive = Primitive(f"keras_coffee_{definition.__name__}")
@@ -137,14 +138,13 @@ def _batch(primitive, tensors, axes, *, recurrence, keep):
 
     In training the gradients by the weights are those of each mapped element.
     """
-    _, _, weight_axes, _ = recurrence.split(axes)
+    _, weight_axes, _ = recurrence.split(axes)
     if keep or any(axis is not None for axis in weight_axes):
         return _batch_in_turn(primitive, tensors, axes, recurrence=recurrence, keep=keep)
     size, mapped = _in_front(tensors, axes)
-    inputs, mask, _, state = recurrence.split([_folded(x) for x in mapped])
-    _, _, weights, _ = recurrence.split(tensors)
-    masks = [] if mask is None else [mask]
-    results = primitive.bind(*inputs, *masks, *weights, *state, recurrence=recurrence, keep=keep)
+    sequences, _, state = recurrence.split([_folded(x) for x in mapped])
+    _, weights, _ = recurrence.split(tensors)
+    results = primitive.bind(*sequences, *weights, *state, recurrence=recurrence, keep=keep)
     # Nothing is kept.
     results = [_unfolded(x, size) for x in results[: 1 + recurrence.state_count]]
     kept = [jnp.zeros((size, 0), x.dtype) for x in results[1:]]

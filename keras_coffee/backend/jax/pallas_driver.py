@@ -8,11 +8,11 @@ fills a warp. Everything that a step sees has two axes: features are `(1, P)`, m
 before it is computed.
 
 The gradient walks from the last step to the first with the adjoint of the state, and differentiates
-each step where it stands: `jax.vjp` of the step is traced into the kernel, so a recurrence has no
-adjoint of its own. The state before a step is a kept one, or is computed again: with `keep` steps
-between two kept states, a program first walks forward through a chunk of so many steps and writes
-their states to a buffer. The adjoints of the weights are summed over time in registers, and over
-the batch afterwards.
+each step in place: `jax.vjp` of the step is traced into the kernel, so a recurrence needs no
+adjoint. The state before a step is a kept one, or is computed again: with `keep` steps between two
+kept states, a program first walks forward through a chunk of so many steps and writes their states
+to a buffer. The adjoints of the weights are summed over time in registers, and over the batch
+afterwards.
 
 Sequences are `(B, T, D)`, `(B, T, n)` or `(B, T)`, weights `(D, n)` or `(D, 1)`, states
 `(B, D, n)`; a sequence or a weight may be None. Kept states are one flat array. The lowering
@@ -45,8 +45,10 @@ class Recurrence:
 
     Attributes:
         kinds: what each sequence is: "feature" `(B, T, D)`, "state" `(B, T, n)` or "mask" `(B, T)`,
-            which has no gradient. The first one is of kind "feature".
-        advance: `advance(weights, state, inputs_t, **options)`, the next state.
+            which has no gradient. The first one is of kind "feature". The last one has the resets:
+            where it is not 0, the state is zero before the step.
+        advance: `advance(weights, state, inputs_t, **options)`, the next state. Its inputs, and
+            those of `read`, come without the resets.
         read: `read(weights, state, inputs_t)`, the outputs, from the next state.
     """
 
@@ -252,8 +254,9 @@ class Tile:
 
     def at(self, kind, t):
         """The index of step `t` of a sequence."""
-        last = {"feature": (self.features,), "state": (self.states,), "mask": ()}[kind]
-        return self.sequence, t, *last
+        if kind == "mask":  # one number for all pairs, each of which loads it
+            return self.sequence + lax.full_like(self.features, 0), t
+        return self.sequence, t, self.features if kind == "feature" else self.states
 
     def load_step(self, t, kind, ref):
         return self.load(ref, self.at(kind, t), self.inside[kind])
@@ -279,6 +282,9 @@ def _step(recurrence, options, tile):
     """`step(weights, state, inputs_t) -> (state, outputs_t)`."""
 
     def step(weights, state, inputs_t):
+        *inputs_t, reset = inputs_t
+        if reset is not None:
+            state = jnp.where(reset != 0, 0, state)
         state = recurrence.advance(weights, state, inputs_t, **options)
         if tile.is_padded:  # What only fills the tile must not reach a sum: zero times infinity.
             state = jnp.where(tile.valid, state, 0)

@@ -77,10 +77,11 @@ def _zero_order_hold(transition, delta):
     """Decay e^z and gain (e^z - 1) / λ for z = λΔ, right through z = 0 with their derivatives."""
     exponent = transition * delta
     small = jnp.abs(exponent) < 0.1
-    # Each branch gets numbers that suit it: what overflows in an unused one makes its gradient NaN.
+    # Each branch gets numbers in its range: an overflow in the unused one would make the gradient
+    # NaN.
     near, far = jnp.where(small, exponent, 0.0), jnp.where(small, 1.0, exponent)
     series = jnp.ones_like(near)
-    # What is left out, and its derivative, is below the rounding of the dtype.
+    # The omitted terms and their derivatives are below the rounding of the dtype.
     for k in range(11 if exponent.dtype == jnp.float64 else 6, 1, -1):
         series = 1 + series * (near * (1 / k))
     gain = delta * jnp.where(small, series, jnp.expm1(far) / far)
@@ -89,7 +90,7 @@ def _zero_order_hold(transition, delta):
 
 _DISCRETIZE = {"zoh": _zero_order_hold, "euler": _forward_euler, "mamba": _mamba}
 
-COFFEE = Recurrence(("feature", "feature", "mask"), _coffee_advance, _coffee_read)
+COFFEE = Recurrence(("feature", "feature", "mask", "mask"), _coffee_advance, _coffee_read)
 SELECTIVE = Recurrence(
-    ("feature", "feature", "state", "state"), _selective_advance, _selective_read
+    ("feature", "feature", "state", "state", "mask"), _selective_advance, _selective_read
 )

@@ -1,8 +1,8 @@
 """Any recurrence in JAX's own operations: one `lax.scan` forward, one reversed `lax.scan` back.
 
-They run wherever there is no kernel: for a cell of the user's own, on TPUs, on several devices, in
-exported programs. Loops are time-major, because `lax.scan` slices the first axis. kernels.py says
-what arguments and results are.
+They run wherever there is no kernel: for a user's cell, on TPUs, on several devices, in exported
+programs. Loops are time-major, because `lax.scan` slices the first axis. kernels.py says what
+arguments and results are.
 """
 
 import functools
@@ -14,9 +14,9 @@ from jax import lax
 
 def forward(*tensors, recurrence, keep):
     """Outputs, final state and the states before every `keep`-th step."""
-    inputs, mask, weights, state = recurrence.split(tensors)
-    sequences = _time_major([*inputs, *([] if mask is None else [mask])])
-    step = functools.partial(_step(recurrence, mask is not None), weights)
+    sequences, weights, state = recurrence.split(tensors)
+    sequences = _time_major(sequences)
+    step = functools.partial(_step(recurrence), weights)
     if keep == 0:
         state, outputs = lax.scan(step, state, sequences)
         kept = [jnp.zeros((0,), x.dtype) for x in state]
@@ -31,15 +31,14 @@ def backward(grad_outputs, *rest, recurrence, keep):
     """Gradients by all tensors that can have one, in order."""
     count = recurrence.state_count
     grad_final, kept, tensors = rest[:count], rest[count : 2 * count], rest[2 * count :]
-    inputs, mask, weights, state = recurrence.split(tensors)
+    sequences, weights, state = recurrence.split(tensors)
     batch, length = grad_outputs.shape[:2]
     if recurrence.broadcasts:
         # One copy of the weights per sequence: their gradients are then added elementwise over
         # time, and summed over the batch once.
         shapes = [w.shape for w in weights]
         weights = [_copies(w, batch, state[0].ndim) for w in weights]
-    step = _step(recurrence, mask is not None)
-    sequences = _time_major([*inputs, *([] if mask is None else [mask])])
+    step, sequences = _step(recurrence), _time_major(sequences)
     starts = [x.reshape(-(-length // keep), *s.shape) for x, s in zip(kept, state, strict=True)]
     carry = list(grad_final), [jnp.zeros_like(w) for w in weights]
     slices = starts, sequences, jnp.swapaxes(grad_outputs, 0, 1)
@@ -65,22 +64,15 @@ def is_differentiable(x):
 
 
 @functools.cache
-def _step(recurrence, has_mask):
+def _step(recurrence):
     """`step(weights, state, slices) -> state, outputs`; cached, so that it is traced once."""
 
     def step(weights, state, slices):
         advance, read = recurrence.functions(weights)
-        *inputs, mask = slices if has_mask else [*slices, None]
-        new = advance(state, inputs)
-        if has_mask:
-            new = [jnp.where(_align(mask, n), n, s) for n, s in zip(new, state, strict=True)]
-        return new, read(new, inputs)
+        new = advance(state, slices)
+        return new, read(new, slices)
 
     return step
-
-
-def _align(mask, x):
-    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
 
 
 def _with_states(step, state, sequences):

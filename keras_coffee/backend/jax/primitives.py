@@ -32,7 +32,7 @@ def implicit_states(adjoint, states, jacobian, drive, initial_state):
 
 
 def _implicit_forward(adjoint, states, jacobian, drive, initial_state):
-    # Of the drive nothing but that it is differentiated: the Jacobian is a constant.
+    # Of the drive only that it is differentiated: the Jacobian is a constant.
     return states, (jacobian, drive[:, :0])
 
 
@@ -72,7 +72,7 @@ def power_of_two(exponent, dtype):
 
 
 def _layout(dtype):
-    """Integers of the same size, and where the exponent stands in them."""
+    """Integers of the same size, and the position of the exponent in them."""
     return (jnp.int64, 1023, 52, 0x7FF) if dtype == "float64" else (jnp.int32, 127, 23, 0xFF)
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_coffee.backend.cpu import blocks, compiler, kernels
 from keras_coffee.backend.tensorflow import gradients, portable
 
-try:  # Whether a tape may be there. It is not public, and nothing that is says it.
+try:  # Whether a tape may exist. There is no public way to ask.
     from tensorflow.python.eager.record import could_possibly_record as _may_be_recorded
 except ImportError:
 
@@ -78,8 +78,8 @@ def scan_operations(recurrence, count, dtype):
     """Operations for a recurrence with so many tensors of a `dtype`, or None if there are none."""
     if recurrence.kernel not in kernels.RECURRENCES or dtype not in (tf.float32, tf.float64):
         return None
-    inputs, mask, weights, _ = recurrence.split(range(count))
-    places = recurrence.arguments(inputs, mask, weights)
+    sequences, weights, _ = recurrence.split(range(count))
+    places = recurrence.arguments(sequences, weights)
     present = tuple(x is not None for x in places)
     options = tuple(recurrence.options.items())
     operations = _scan_library(recurrence.kernel, present, dtype.name, options)
@@ -88,7 +88,7 @@ def scan_operations(recurrence, count, dtype):
         lambda *x: portable.scan(recurrence, False, *x),
         _example_shapes(recurrence.kernel, places),
         dtype,
-        mask,
+        recurrence.unmarked(sequences)[1:],
     )
     return operations
 
@@ -133,9 +133,10 @@ def scan_cell(operations, recurrence, *tensors, recompute):
 
 
 def _run_scan(operations, recurrence, recompute, tensors):
-    inputs, mask, weights, (state,) = recurrence.split(tensors)
-    mask = None if mask is None else tf.cast(mask, state.dtype)
-    arguments = [x for x in recurrence.arguments(inputs, mask, weights) if x is not None]
+    sequences, weights, (state,) = recurrence.split(tensors)
+    # Kernels take marks in the dtype of everything else.
+    sequences = [tf.cast(x, state.dtype) if x.dtype == tf.bool else x for x in sequences]
+    arguments = [x for x in recurrence.arguments(sequences, weights) if x is not None]
     keep = (-1 if recompute else blocks.KEEP) if _may_be_recorded() else 0
     return operations.forward(*arguments, state, keep=keep, threads=_threads())[:2]
 
@@ -200,17 +201,17 @@ def _run_linear(operations, tensors):
     return operations.forward(*tensors, keep=0, threads=_threads())
 
 
-# One call of each against the loop, because a compiler or a version of TensorFlow may be one that
-# nobody tried.
+# Compares one call of each with the loop, because the compiler or the version of TensorFlow may be
+# untested.
 
 
-def _check(kernel, loop, shapes, dtype, mask=None):
-    """Compares them on tensors of these shapes, of which one may be a mask."""
+def _check(kernel, loop, shapes, dtype, marks=()):
+    """Compares them on tensors of these shapes, of which some may be masks or resets."""
     try:
-        # In a thread of its own no graph is built and no tape records, whatever calls.
+        # In a separate thread no graph is built and no tape records.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             results, expected = pool.map(
-                lambda run: _results_and_gradients(run, shapes, dtype, mask), (kernel, loop)
+                lambda run: _results_and_gradients(run, shapes, dtype, marks), (kernel, loop)
             )
     except tf.errors.OpError as error:
         raise compiler.CompilationError(f"a compiled kernel fails: {error}") from error
@@ -219,10 +220,10 @@ def _check(kernel, loop, shapes, dtype, mask=None):
         raise compiler.CompilationError("a compiled kernel computes something else than the loop")
 
 
-def _results_and_gradients(run, shapes, dtype, mask):
+def _results_and_gradients(run, shapes, dtype, marks):
     generator = np.random.default_rng(0)
     tensors = [tf.constant(generator.uniform(-1, 1, shape), dtype) for shape in shapes]
-    tensors = [x > 0 if k == mask else x for k, x in enumerate(tensors)]
+    tensors = [x > 0 if k in marks else x for k, x in enumerate(tensors)]
     moving = [x for x in tensors if gradients.is_differentiable(x)]
     with tf.GradientTape() as tape:
         tape.watch(moving)

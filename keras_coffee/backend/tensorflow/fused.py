@@ -20,7 +20,7 @@ def _is_compiled_by_xla(x):
 
 
 def _is_exported(x):
-    """Whether the function that is traced goes into a file, for where this package is not."""
+    """Whether the traced function is saved to a file, for machines without this package."""
     return not tf.executing_eagerly() and is_exporter_calling()
 
 

@@ -1,4 +1,4 @@
-"""Gradients that can be computed, and not differentiated again."""
+"""Gradients that cannot be differentiated again."""
 
 import functools
 
@@ -14,9 +14,9 @@ def differentiable_once(forward, backward, *arguments):
     function calls this one, TensorFlow then takes all arguments for constants and compiles again at
     every step.
 
-    Second derivatives are refused when they are computed. TensorFlow prepares them even where
-    nobody asks, under a persistent tape for instance, and cannot for loops that XLA compiles; so it
-    must not see these.
+    Second derivatives raise an error when they are computed. TensorFlow prepares them even if they
+    are not needed, for example under a persistent tape, and cannot for loops that XLA compiles; so
+    it must not see these.
     """
 
     @tf.custom_gradient
@@ -46,8 +46,8 @@ def second_derivatives(tensors, *grads):
 
 
 def _refused(x, grad):
-    # Of a gradient, because what was computed forward is out of reach in some functions. Without
-    # state it is left out where nobody needs it; XLA can't compile it, and names it.
+    # Of a gradient, because forward results are not available in some functions. Stateless, it is
+    # pruned if it is not needed; XLA cannot compile it, and names it.
     name = "keras_coffee_has_no_second_derivatives_on_tensorflow"
     result = tf.numpy_function(_refuse, [grad], x.dtype, stateful=False, name=name)
     result.set_shape(x.shape)

@@ -1,7 +1,7 @@
 """Scans in TensorFlow's own operations: `tf.while_loop` both ways, compiled whoever calls them.
 
-Keras does not compile models on machines without a GPU, and an op-by-op loop is five to ten times
-slower there. So each scan is a compiled function of its own. The loops are time-major.
+Keras does not compile models on machines without a GPU, where an op-by-op loop is five to ten times
+slower. So each scan is a compiled function. The loops are time-major.
 """
 
 import functools
@@ -14,14 +14,13 @@ from keras_coffee.backend.tensorflow.primitives import is_converted_to_onnx
 
 def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
-    inputs, mask, weights, state = recurrence.split(tensors)
-    batch, length = state[0].shape[0], inputs[0].shape[1]
-    inputs = [_with_batch(x, batch) for x in inputs]
-    masks = [] if mask is None else [_with_batch(mask, batch)]
-    outputs, *final_state = _program(scan, recurrence, recompute)(*inputs, *masks, *weights, *state)
+    sequences, weights, state = recurrence.split(tensors)
+    batch, length = state[0].shape[0], sequences[0].shape[1]
+    sequences = [_with_batch(x, batch) for x in sequences]
+    outputs, *final_state = _program(scan, recurrence, recompute)(*sequences, *weights, *state)
     # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for known
     # ones, forgets more. Layers that come later may need to know.
-    outputs.set_shape([inputs[0].shape[0], length, *outputs.shape[2:]])
+    outputs.set_shape([sequences[0].shape[0], length, *outputs.shape[2:]])
     for result, like in zip(final_state, state, strict=True):
         result.set_shape(like.shape)
     return outputs, final_state
@@ -50,8 +49,8 @@ def _compiled(function, *constants):
 def _with_batch(x, batch):
     """`x`, which has this batch size if it does not know its own.
 
-    A carried state knows the batch, inputs in a graph often don't. Without this an operation
-    somewhere inside the loop would complain.
+    A carried state knows the batch size, inputs in a graph often do not. Otherwise an operation
+    inside the loop would raise an error.
     """
     if x.shape[0] is not None or batch is None:
         return x
@@ -66,9 +65,8 @@ def scan(recurrence, recompute, *tensors):
     run, run_back = (_recomputed, _recomputed_back) if in_chunks else (_stored, _stored_back)
 
     def split(tensors):
-        inputs, mask, weights, state = recurrence.split(tensors)
-        sequences = [_swap(x) for x in (*inputs, *([] if mask is None else [mask]))]
-        return _Steps(recurrence, mask is not None), sequences, weights, state
+        sequences, weights, state = recurrence.split(tensors)
+        return _Steps(recurrence), [_swap(x) for x in sequences], weights, state
 
     def forward(*tensors):
         step, sequences, weights, state = split(tensors)
@@ -97,19 +95,16 @@ def _swap(x):
 
 
 class _Steps:
-    """One step of a recurrence, with the mask as the last of its inputs if there is one."""
+    """One step of a recurrence."""
 
-    def __init__(self, recurrence, has_mask):
-        self.recurrence, self.has_mask = recurrence, has_mask
+    def __init__(self, recurrence):
+        self.recurrence = recurrence
 
     def __call__(self, weights, state, slices):
         """The next state and the outputs."""
         step, read = self.recurrence.functions(weights)
-        *inputs, mask = slices if self.has_mask else [*slices, None]
-        new = step(state, inputs)
-        if self.has_mask:
-            new = [tf.where(_align(mask, n), n, s) for n, s in zip(new, state, strict=True)]
-        return new, read(new, inputs)
+        new = step(state, slices)
+        return new, read(new, slices)
 
     def copied(self, weights, state):
         """One copy of the weights per sequence, where they may have one.
@@ -127,10 +122,6 @@ class _Steps:
         """An array for the outputs of all steps."""
         _, like = self(weights, state, [x[0] for x in sequences])
         return _array(tf.shape(sequences[0])[0], like)
-
-
-def _align(mask, x):
-    return tf.reshape(mask, [-1] + [1] * (x.shape.rank - 1))
 
 
 def _stored(step, weights, state, sequences):

@@ -92,7 +92,7 @@ def power_of_two(exponent, dtype):
 
 
 def _layout(dtype):
-    """Integers of the same size, and where the exponent stands in them."""
+    """Integers of the same size, and the position of the exponent in them."""
     if dtype == tf.float64:
         return tf.int64, 1023, 52, 0x7FF
     return tf.int32, 127, 23, 0xFF

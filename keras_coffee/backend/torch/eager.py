@@ -1,8 +1,8 @@
-"""Any recurrence in PyTorch's own operators. It serves where there is no kernel.
+"""Any recurrence in PyTorch's own operators, for recurrences without a kernel.
 
-An eager operation costs microseconds however small it is, so the loop over time does as little as
-it can: the step alone. Outputs are read for a block of steps at once, which the recurrence sees as
-a longer batch. Going back, all steps of a block are differentiated at once:
+Even a small eager operation costs microseconds, so the loop over time runs the step only. Outputs
+are read for a block of steps at once, which the recurrence sees as a longer batch. Going back, all
+steps of a block are differentiated at once:
 
 - if the Jacobian is diagonal, from the states that the forward pass kept. One vector-Jacobian
   product gives all Jacobians, a linear scan the adjoints l_t = g_t + J_{t+1} l_{t+1}, and a second
@@ -23,7 +23,7 @@ _BLOCK_ELEMENTS = 2**16
 
 def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
-    _, _, _, state = recurrence.split(tensors)
+    _, _, state = recurrence.split(tensors)
     length = tensors[0].shape[1]
     elements = max(1, *(x.numel() for x in state))
     size = math.isqrt(length) if recompute else min(length, _BLOCK_ELEMENTS // elements)
@@ -77,9 +77,9 @@ class _Run:
     """A scan, and how to do a part of it."""
 
     def __init__(self, recurrence, tensors):
-        self.inputs, self.mask, self.weights, self.state = recurrence.split(tensors)
+        self.sequences, self.weights, self.state = recurrence.split(tensors)
         self.recurrence = recurrence
-        self.batch, self.length = self.inputs[0].shape[:2]
+        self.batch, self.length = self.sequences[0].shape[:2]
 
     def fill(self, start, stop, state):
         """The states before each of some steps, and the one after the last of them."""
@@ -87,20 +87,12 @@ class _Run:
         before = []
         for t in range(start, min(stop, self.length)):
             before.append(state)
-            state = self.held(step(state, [x[:, t] for x in self.inputs]), state, t, t + 1)
+            state = step(state, [x[:, t] for x in self.sequences])
         return before, state
 
-    def held(self, new, old, start, stop):
-        """The new states of some steps, or the old ones where the mask says so."""
-        if self.mask is None:
-            return new
-        mask = self.mask[:, start:stop].flatten()
-        aligned = [mask.view(-1, *(1,) * (n.dim() - 1)) for n in new]
-        return [torch.where(m, n, o) for m, n, o in zip(aligned, new, old, strict=True)]
-
     def slices(self, start, stop):
-        """The inputs of some steps as one batch."""
-        return [x[:, start:stop].flatten(0, 1) for x in self.inputs]
+        """The sequences of some steps as one batch."""
+        return [x[:, start:stop].flatten(0, 1) for x in self.sequences]
 
     def read(self, start, states):
         """The outputs `(B, K, ...)` of the states after K steps."""
@@ -115,21 +107,22 @@ def _joined(states):
 
 
 class _Gradients:
-    """Gradients by weights and inputs, filled block by block from the last to the first."""
+    """Gradients by weights and sequences, filled block by block from the last to the first."""
 
     def __init__(self, run, needed):
         self.run = run
-        inputs, _, weights, _ = run.recurrence.split(list(needed))
-        self.by_inputs = _where_needed(torch.empty_like, run.inputs, inputs)
+        sequences, weights, _ = run.recurrence.split(list(needed))
+        self.by_sequences = _where_needed(torch.empty_like, run.sequences, sequences)
         self.by_weights = _where_needed(torch.zeros_like, run.weights, weights)
 
     def _sources(self, start, stop):
-        """Weights and inputs of a block, of which some are to be differentiated by."""
+        """Weights and sequences of a block, of which some are to be differentiated by."""
         weights = [w.detach() for w in self.run.weights]
-        inputs = [x.detach() for x in self.run.slices(start, stop)]
-        for x, total in zip([*weights, *inputs], [*self.by_weights, *self.by_inputs], strict=True):
+        slices = [x.detach() for x in self.run.slices(start, stop)]
+        totals = *self.by_weights, *self.by_sequences
+        for x, total in zip([*weights, *slices], totals, strict=True):
             x.requires_grad_(total is not None)
-        return weights, inputs
+        return weights, slices
 
     def _add(self, start, grads):
         """Takes gradients by all of `_sources` that are needed, in order."""
@@ -137,7 +130,7 @@ class _Gradients:
         for total in self.by_weights:
             if total is not None:
                 total += next(grads)
-        for whole in self.by_inputs:
+        for whole in self.by_sequences:
             if whole is not None:
                 grad = next(grads).unflatten(0, (whole.shape[0], -1) if len(whole) else (0, 1))
                 whole[:, start : start + grad.shape[1]] = grad
@@ -145,13 +138,13 @@ class _Gradients:
     def diagonal(self, start, before, grad_outputs, grad_state):
         """The gradient by the state before a block, from those by outputs and the state after."""
         count = len(before)
-        weights, inputs = self._sources(start, start + count)
+        weights, slices = self._sources(start, start + count)
         step, read = self.run.recurrence.functions(weights)
         (old,) = (x.requires_grad_() for x in _joined(before))
         with torch.enable_grad():
-            (new,) = self.run.held(step([old], inputs), [old], start, start + count)
+            (new,) = step([old], slices)
             state = new.detach().requires_grad_()
-            outputs = read([state], inputs)
+            outputs = read([state], slices)
         given = grad_outputs.flatten(0, 1)
         direct, jacobian = (
             _gradients([y], [x], [g])[0].unflatten(0, (self.run.batch, count))
@@ -159,25 +152,24 @@ class _Gradients:
         )
         following = torch.cat([jacobian[:, 1:], torch.ones_like(jacobian[:, :1])], 1)
         adjoint = linear_forward(following, direct, grad_state[0], reverse=True)
-        sources = [x for x in (*weights, *inputs) if x.requires_grad]
+        sources = [x for x in (*weights, *slices) if x.requires_grad]
         self._add(start, _gradients([new, outputs], sources, [adjoint.flatten(0, 1), given]))
         return [jacobian[:, 0] * adjoint[:, 0]]
 
     def unrolled(self, start, first, grad_outputs, grad_state):
         """The same, by running the block again."""
         count = grad_outputs.shape[1]
-        weights, inputs = self._sources(start, start + count)
+        weights, slices = self._sources(start, start + count)
         step, read = self.run.recurrence.functions(weights)
         state = first = [x.detach().requires_grad_() for x in first]
         states = []
         with torch.enable_grad():
-            steps = [x.unflatten(0, (self.run.batch, count)).unbind(1) for x in inputs]
-            for t, slices in enumerate(zip(*steps, strict=True)):
-                new = step(state, list(slices))
-                state = self.run.held(new, state, start + t, start + t + 1)
+            steps = [x.unflatten(0, (self.run.batch, count)).unbind(1) for x in slices]
+            for at_step in zip(*steps, strict=True):
+                state = step(state, list(at_step))
                 states.append(state)
-            outputs = read(_joined(states), inputs)
-        sources = [*first, *(x for x in (*weights, *inputs) if x.requires_grad)]
+            outputs = read(_joined(states), slices)
+        sources = [*first, *(x for x in (*weights, *slices) if x.requires_grad)]
         given = [*grad_state, grad_outputs.flatten(0, 1)]
         grads = _gradients([*state, outputs], sources, given)
         self._add(start, grads[len(first) :])
@@ -185,8 +177,7 @@ class _Gradients:
 
     def results(self, grad_state):
         """A gradient or None for each tensor of the scan."""
-        mask = [] if self.run.mask is None else [None]
-        return [*self.by_inputs, *mask, *self.by_weights, *grad_state]
+        return [*self.by_sequences, *self.by_weights, *grad_state]
 
 
 def _where_needed(make, tensors, needed):

@@ -1,7 +1,7 @@
 """Scans in a program that is exported: one operator that loops over any number of steps.
 
-A loop of Python would be unrolled, for the length that the exporter happens to see, and the
-operators of this package would have to be there when the program runs. No gradients.
+A Python loop would be unrolled for the length that the exporter sees, and this package's operators
+would be needed when the program runs. No gradients.
 """
 
 import torch
@@ -25,19 +25,15 @@ def refuse_to_fix_the_length():
 
 def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
-    inputs, mask, weights, state = recurrence.split(tensors)
-    sequences = [x.transpose(0, 1) for x in (*inputs, *([] if mask is None else [mask]))]
+    sequences, weights, state = recurrence.split(tensors)
+    sequences = [x.transpose(0, 1) for x in sequences]
     state_count, count = len(state), len(sequences)
 
     def step(*tensors):
         state, rest = list(tensors[:state_count]), tensors[state_count:]
         slices, weights = list(rest[:count]), list(rest[count:])
         advance, read = recurrence.functions(weights)
-        mask_t = None if mask is None else slices.pop()
         new = advance(state, slices)
-        if mask_t is not None:
-            align = [mask_t.reshape(-1, *(1,) * (n.dim() - 1)) for n in new]
-            new = [torch.where(m, n, s) for m, n, s in zip(align, new, state, strict=True)]
         return *(_copy(n) for n in new), _copy(read(new, slices))
 
     *final_state, outputs = _loop(step, state, sequences, weights)

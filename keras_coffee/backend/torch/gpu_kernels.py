@@ -76,7 +76,7 @@ def scan(direction, name, *tensors, keep, **options):
 
 
 # Recurrences with kernels, and how many of the tensors are sequences; the others are weights.
-RECURRENCES = {"coffee": 3, "selective": 4}
+RECURRENCES = {"coffee": 4, "selective": 5}
 
 
 def linear_forward(decay, inputs, state, *, reverse):

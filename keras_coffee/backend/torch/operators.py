@@ -14,13 +14,13 @@ from keras_coffee.backend.torch import cpu_kernels, gpu_kernels
 # Of each recurrence that has kernels: sequences, weights and options. Adding one adds a row.
 _SCHEMAS = {
     "coffee": (
-        "Tensor inputs, Tensor? gate_inputs, Tensor? mask",
+        "Tensor inputs, Tensor? gate_inputs, Tensor? mask, Tensor? reset",
         "Tensor transition, Tensor gate, Tensor readout, "
         "Tensor? input_matrix, Tensor? output_gate, Tensor? gate_bias",
         "str? feedback",
     ),
     "selective": (
-        "Tensor inputs, Tensor delta, Tensor? input_matrix, Tensor? output_matrix",
+        "Tensor inputs, Tensor delta, Tensor? input_matrix, Tensor? output_matrix, Tensor? reset",
         "Tensor transition, Tensor? fixed_input_matrix, Tensor? fixed_output_matrix, "
         "Tensor? skip, Tensor? delta_bias",
         "str discretization, bool delta_softplus",
@@ -30,9 +30,10 @@ _SCHEMAS = {
 
 def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of a recurrence that has kernels."""
-    inputs, mask, weights, state = recurrence.split(tensors)
-    mask = None if mask is None else mask.to(state[0].dtype)
-    arguments = [*recurrence.arguments(inputs, mask, weights), *state]
+    sequences, weights, state = recurrence.split(tensors)
+    # Kernels take marks in the dtype of everything else.
+    sequences = [x.to(state[0].dtype) if x.dtype == torch.bool else x for x in sequences]
+    arguments = [*recurrence.arguments(sequences, weights), *state]
     arguments = [None if x is None else x.contiguous() for x in arguments]
     keep = _steps_between_kept_states(arguments, recompute)
     outputs, final_state, _ = FORWARD[recurrence.kernel](
@@ -124,7 +125,7 @@ def _forward_operator(name):
 
 
 def _backward_operator(name):
-    """Gradients by all tensors that are there, except a mask, and by the state."""
+    """Gradients by all present tensors except masks and resets, and by the state."""
     sequences, weights, options = _SCHEMAS[name]
 
     def fake(grad_outputs, grad_final, kept, *tensors, **options):
@@ -137,10 +138,11 @@ def _backward_operator(name):
 
 
 def _have_gradient(name, tensors):
-    """Of each sequence and weight, whether it is there and no mask."""
+    """Of each sequence and weight, whether it is there and no mask or reset."""
     sequences, weights, _ = _SCHEMAS[name]
     names = f"{sequences}, {weights}".split(", ")
-    return [x is not None and "mask" not in k for x, k in zip(tensors, names, strict=True)]
+    pairs = zip(tensors, names, strict=True)
+    return [x is not None and not k.endswith(("mask", "reset")) for x, k in pairs]
 
 
 FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
@@ -151,12 +153,12 @@ BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
 
 
 def _in_memory(x):
-    """As kernels read it: PyTorch conjugates and negates when a tensor is read."""
+    """In memory as kernels read it: PyTorch conjugates and negates lazily."""
     return x.contiguous().resolve_conj().resolve_neg()
 
 
 def _linear_operator(name, schema, loop, fake):
-    """An operator that kernels compute where they are there, and a loop elsewhere."""
+    """An operator that kernels compute where they exist, and a loop elsewhere."""
 
     def run(kernels, *tensors, reverse):
         function = getattr(kernels, name) if kernels.is_available() else loop

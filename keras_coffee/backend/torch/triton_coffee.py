@@ -43,7 +43,7 @@ def _step(state, x, shared, weights, is_step, settings):
 def _gate_and_change(state, x, weights, settings):
     """Δ, the change c = λ h + b u, and the derivative of Δ c by the argument of Δ; both masked."""
     transition, gate, _, input_matrix, _, gate_bias = weights
-    source, gate_inputs, mask = x
+    source, gate_inputs, mask, _ = x
     if settings.feedback == "sigmoid":
         delta = sigmoid_of_product(gate, state, gate_inputs, gate_bias)
     elif settings.feedback == "linear":
@@ -113,12 +113,12 @@ def _step_back(adjoint, sums, state, x, shared, grad, weights, is_state, is_step
     by_source = sum_of_states(grad_drive, is_state)
     # Where nothing stores it the compiler leaves it out.
     by_gate_inputs = sum_of_states(grad_argument, is_state)
-    return tl.where(is_step, by_before, adjoint), sums, (by_source, by_gate_inputs, None), ()
+    return tl.where(is_step, by_before, adjoint), sums, (by_source, by_gate_inputs, None, None), ()
 
 
 RECURRENCE = Recurrence(
     Functions(_step, _read, _step_back, tl.constexpr("nonlinear")),
-    ("features", "features", ""),
+    ("features", "features", "", ""),
     _Settings,
     ahead=(24, 28),
 )

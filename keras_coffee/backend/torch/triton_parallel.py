@@ -12,10 +12,10 @@ DEER is the case of one step a lane). Starts 0 ... k are those of the recurrence
 after k corrections: if start(j) does not change any more, start'(j+1) = F(start(j)). This holds for
 any data and any guess, because a start that Newton's method takes out of the range of
 floating-point numbers is replaced by F(start(j)). So as many corrections as there are lanes, less
-one, always suffice, and they are the recurrence run in order.
+one, always suffice, and give the recurrence itself.
 
-A linear recurrence needs one correction, and so does the adjoint of any: with time turned around,
-so that the first lane has the last steps, it is the same scheme.
+A linear recurrence needs one correction, and so does the adjoint of any recurrence: with time
+reversed, so that the first lane has the last steps, it is the same scheme.
 
 No kernel looks at states of other pairs, so what happens in one can't touch another. But where
 features share a sequence, the gradient by it is a sum over them, and a program of the backward
@@ -256,7 +256,7 @@ def _backward(
     is_number, at = tile.is_state & tile.is_pair, in_states(tile, dim, n)
     here = data(sequences, shared, weights, grad_outputs, tile, length, dim, n)
     gradients_at = places_of_gradients(by_sequences, by_shared, tile, length, dim, n)
-    # Time turned around: the first lane has the last steps of a window.
+    # Time is reversed: the first lane has the last steps of a window.
     lane = LANES - 1 - tl.arange(0, LANES)[None, None, :]
     adjoint = tl.load(grad_final + at, mask=is_number, other=0.0)
     zero = tl.zeros((N, G, LANES), adjoint.dtype)

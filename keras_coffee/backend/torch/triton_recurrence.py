@@ -355,6 +355,15 @@ def load_group(places, first, start, count, STEP: tl.constexpr, GROUP: tl.conste
     return group
 
 
+@triton.jit
+def restarted(numbers, x):
+    """Zeros where the last of the sequences says that a new one begins at this step."""
+    if x[len(x) - 1] is None:
+        return numbers
+    else:
+        return tl.where(x[len(x) - 1] != 0, 0.0, numbers)
+
+
 # The loops over time. `kept_at` is the place of the state before the first step of a span.
 
 
@@ -386,6 +395,7 @@ def run(
         for i in tl.static_range(GROUP):
             t = group + i
             is_step = t < count
+            state = restarted(state, x[i])
             if KEEP == "every":
                 store(kept_at, state, t - start, is_step)
             elif KEEP == "some":
@@ -394,7 +404,7 @@ def run(
             state, derivative = recurrence.step(
                 state, x[i], shared[i], data.weights, is_step, settings
             )
-            growth *= derivative
+            growth = restarted(growth * derivative, x[i])
             if READ:
                 y = recurrence.read(state, x[i], shared[i], data.weights, data.is_state, settings)
                 store(data.y_at, y, t, is_step)
@@ -437,10 +447,11 @@ def run_back(
             is_step, w = (t >= start) & (t < count), data.weights
             grad, state = others[i]
             unused, derivative = recurrence.step(state, x[i], shared[i], w, is_step, settings)
-            growth *= derivative
+            growth = restarted(growth * derivative, x[i])
             adjoint, new_sums, by_x, by_shared = recurrence.step_back(
                 adjoint, sums, state, x[i], shared[i], grad, w, data.is_state, is_step, settings
             )
+            adjoint = restarted(adjoint, x[i])
             if WRITE:
                 sums = new_sums
                 store_all(gradients_at[0], by_x, t, is_step, False)

@@ -119,12 +119,12 @@ def _step_back(adjoint, sums, state, x, shared, grad, weights, is_state, is_step
     if bias is not None:
         by_bias += by_delta
     sums = (by_rate, by_fixed_input, by_fixed_output, by_skip, by_bias)
-    return adjoint * decay, sums, (by_source, by_delta), (by_write, by_read)
+    return adjoint * decay, sums, (by_source, by_delta, None), (by_write, by_read)
 
 
 RECURRENCE = Recurrence(
     Functions(_step, _read, _step_back, tl.constexpr("linear")),
-    ("features", "features", "states", "states"),
+    ("features", "features", "states", "states", ""),
     _Settings,
     ahead=(24, 10),
 )

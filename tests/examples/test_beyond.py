@@ -1,0 +1,168 @@
+"""The comparison beyond the paper: its rows, their sizes, a run of a few steps, and its page."""
+
+import json
+import math
+from pathlib import Path
+
+import keras
+import numpy as np
+import programs
+import pytest
+
+from keras_coffee import LinearizedS6Layer
+
+ROOT = Path(__file__).parents[2]
+reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
+experiments = programs.load_with_siblings(ROOT / "examples" / "beyond" / "experiments.py")
+principles = programs.load_with_siblings(ROOT / "examples" / "beyond" / "principles.py")
+MIXERS = experiments.MIXERS
+ROW = "flipflop-coffee-1-parameters-rate0.003"
+
+
+@pytest.fixture(scope="module")
+def page():
+    pytest.importorskip("matplotlib")
+    return programs.load_with_siblings(ROOT / "examples" / "beyond" / "page.py")
+
+
+def run(mixer, accuracy, rate=0.003, seed=0, best=0.5, **settings):
+    settings = {"task": "parity", "depth": 1, "equal": "parameters", **settings}
+    settings |= {"mixer": mixer, "learning_rate": rate}
+    return {
+        "row": f"{mixer}-{settings}",
+        "experiment": "Beyond",
+        "settings": settings,
+        "backend": "jax",
+        "seed": seed,
+        "accuracy": accuracy,
+        "further": {},
+        "parameters": 4738,
+        "best_epoch": 2,
+        "seconds": 60.0,
+        "stopped_by": "epochs",
+        "history": {"val_accuracy": [0.1, best, 0.2]},
+    }
+
+
+def weights(task, mixer, depth, equal):
+    experiment = experiments.Beyond(
+        task=task,
+        mixer=mixer,
+        depth=depth,
+        equal=equal,
+        learning_rate=0.1,
+        epochs=1,
+        batch_size=2,
+        test_sequences=2,
+    )
+    return experiment.build_model().count_params()
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_block_has_the_parameters_that_the_page_says(mixer):
+    one, two = (weights("parity", mixer, depth, "parameters") for depth in (1, 2))
+    assert two - one == pytest.approx(4500, rel=0.05)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_layer_has_the_states_that_the_page_says(mixer):
+    make, _, size = MIXERS[mixer]
+    layer = make(size)
+    layer.build((None, None, 32))
+    states = layer.state_size if isinstance(layer.state_size, list) else [layer.state_size]
+    sizes = [math.prod(state if isinstance(state, tuple) else (state,)) for state in states]
+    # A complex number is two.
+    assert sum(sizes) * (2 if mixer == "lru" else 1) == 64
+
+
+def test_rows_have_names_of_their_own_and_tests_go_beyond_training():
+    names = [row.name for row in experiments.ROWS]
+    assert len(set(names)) == len(names) == len(experiments.TASKS) * len(MIXERS) * 8
+    for task in experiments.TASKS.values():
+        assert set(task.works) < set(MIXERS)
+        for settings in task.tests.values():
+            longest = {"length", "max_length"} & set(settings)
+            assert longest and all(settings[name] > task.train[name] for name in longest)
+
+
+def test_a_run_of_a_few_steps_becomes_a_file_and_a_page(tmp_path, monkeypatch, page):
+    folders = [f"--{name}={tmp_path / name}" for name in ("results", "work", "docs")]
+    reproduce.main(["beyond", ROW, "--smoke", *folders])
+    (file,) = (tmp_path / "results").iterdir()
+    assert file.name == f"{ROW}.{keras.config.backend()}.seed0.json"
+    found = json.loads(file.read_text())
+    assert len(found["history"]["val_accuracy"]) == found["epochs"] == 2
+    assert list(found["further"]) == list(experiments.TASKS["flipflop"].tests)[1:]
+    page.write(experiments.ROWS, tmp_path / "results", tmp_path / "docs")
+    written = (tmp_path / "docs" / "beyond_the_paper.md").read_text()
+    assert f"| {found['accuracy']:.3f} (1) | {min(found['further'].values()):.3f} (1) |" in written
+    assert (tmp_path / "docs" / "images" / "beyond_induction.png").stat().st_size > 0
+
+
+def test_the_better_rate_is_that_of_validation(page):
+    runs = [run("coffee", 0.9, rate=0.003, best=0.6), run("coffee", 0.8, rate=0.001, best=0.7)]
+    by_rate = page.grouped({r["row"]: [r] for r in runs})["parity", "coffee", 1, "parameters"]
+    assert page.best(by_rate) == runs[1:]
+    assert page.best({}) == []
+
+
+def test_the_hardest_test_counts(page):
+    assert page.beyond({"accuracy": 0.9, "further": {}}) == 0.9
+    assert page.beyond({"accuracy": 0.9, "further": {"a": 0.8, "b": 1.0}}) == 0.8
+
+
+def test_cells_say_what_works_and_what_was_not_expected(page):
+    runs = [run("gru", 1.0, best=1.0), run("gru", 0.98, seed=1, best=1.0)]
+    others = [run("coffee", 0.99), run("lstm", 0.6, best=0.97), run("mamba", 0.5)]
+    by_row = {"gru": runs, **{other["row"]: [other] for other in others}}
+    found = page.grouped(by_row)
+    line = page.overview(found, 1, "parameters").splitlines()[2]
+    cells = dict(zip(page.TITLES, line.split(" | ")[2:], strict=True))
+    assert cells["gru"] == "**0.990 ± 0.014 (2)**"
+    assert cells["coffee"] == "**0.990 (1)** ≠"
+    assert cells["lstm"].startswith("0.600 (1) ≠")
+    assert cells["mamba"] == "0.500 (1)"
+    assert cells["lru"] == "not run yet"
+    verdicts = page.verdicts(found)
+    assert "**GRU.** Use it for: Parity. Not run yet: 9 tasks.\n" in verdicts
+    assert "**LSTM.** Learns, but not beyond the lengths of training: Parity." in verdicts
+    assert "**S6, Mamba's.** Not for: Parity." in verdicts
+
+
+def test_the_page_is_what_the_files_say(page):
+    runs = page.records.read(ROOT / "results" / "beyond")
+    expected = (ROOT / "docs" / "beyond_the_paper.md").read_text()
+    assert expected == page.page(runs), 'Run `make reproduce ARGS="beyond report"`.'
+
+
+def test_newton_is_watched_while_a_model_learns(tmp_path):
+    folders = [f"--{name}={tmp_path / name}" for name in ("results", "work")]
+    reproduce.main(["beyond", "newton-copying", "--smoke", *folders])
+    (file,) = (tmp_path / "results").iterdir()
+    history = json.loads(file.read_text())["history"]
+    assert len(history["coffee_iterations"]) == 2
+    assert all(1 <= count <= 16 for count in history["coffee_iterations"])
+    assert all(0 <= share <= 1 for share in history["coffee_converged"])
+
+
+def test_vectors_by_the_principles_open_and_close_all_gates():
+    keras.utils.set_random_seed(0)
+    trigger, *targets = keras.ops.convert_to_numpy(principles.Principled()((3, 2)))
+    assert trigger.tolist() == [6, 6]
+    assert (np.array(targets) < 0).all()
+    np.testing.assert_allclose(np.linalg.norm(targets, axis=1), 10, rtol=1e-5)
+    # Nearly as far from each other as a quadrant allows.
+    assert targets[0] @ targets[1] < 100 * np.cos(np.radians(60))
+
+
+def test_linearized_s6_represents_parity_exactly():
+    """With λ = -2 a gate of one flips a state, x into c - x, and one of zero holds it."""
+    steps = 4096
+    flips = np.random.default_rng(0).integers(2, size=(1, steps, 1))
+    layer = LinearizedS6Layer(1, transition_initializer=keras.initializers.Constant(-2.0))
+    inputs = np.where(flips, 1.0, -1.0).astype("float32")
+    layer.build(inputs.shape)
+    for weight, value in (("step_projection", 1000.0), ("input_matrix", 1.0), ("readout", 1.0)):
+        getattr(layer, weight).assign(np.full((1, 1), value))
+    outputs = keras.ops.convert_to_numpy(layer(inputs))
+    np.testing.assert_array_equal(outputs, flips.cumsum(axis=1) % 2)
