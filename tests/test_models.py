@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gradients import compiled, value_and_gradients
 from keras import ops
+from nightly import IS_THOROUGH
 from oracles import sigmoid
 from recurrent import to_numpy
 
@@ -257,8 +258,14 @@ def others():
     return [MambaMixer(3), inner, CoffeeLayer(2), MinGRU(6)]
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("kind", ["mamba", "others"])
+@pytest.mark.parametrize(
+    ("kind", "side"),
+    [
+        ("mamba", "right"),
+        ("others", "left"),
+        *([("mamba", "left"), ("others", "right")] if IS_THOROUGH else []),
+    ],
+)
 def test_a_padded_row_is_the_row_alone(kind, side):
     keras.utils.set_random_seed(0)
     model = language_model(VOCABULARY, 6, others(), pad_token_id=PAD)
@@ -271,9 +278,10 @@ def test_a_padded_row_is_the_row_alone(kind, side):
     padded = np.full((3, 9), PAD)
     for k, row in enumerate(rows):
         padded[k, 9 - len(row) if side == "left" else 0 :][: len(row)] = row
-    logits = to_numpy(model(padded))
+    run = compiled(model)
+    logits = to_numpy(run(padded))
     for k, row in enumerate(rows):
-        assert_close(logits[k][padded[k] != PAD], to_numpy(model(row[None]))[0])
+        assert_close(logits[k][padded[k] != PAD], to_numpy(run(row[None]))[0])
 
 
 def test_any_recurrent_layer_may_be_the_mixer():

@@ -49,6 +49,15 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4 * abs(np.asarray(e)).max())
 
 
+@pytest.fixture
+def quick_compilation():
+    """For programs that take long to compile, and run in no time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.usefixtures("quick_compilation")
 @SCANS
 def test_a_pullback_that_is_mapped_is_the_pullback_of_each(scan, make):
     # Forward by a kernel, backward by the portable scan: what is kept must mean the same to both.
@@ -78,6 +87,7 @@ def test_mapped_scans_keep_their_kernels(scan, make):
         assert_close(mapped(*stacked), np.stack(expected))
 
 
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("scan", "make"),
     [
@@ -162,6 +172,7 @@ for actual, wanted in (
 def test_several_devices_agree_with_one():
     environment = {
         **os.environ,
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }

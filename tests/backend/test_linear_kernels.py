@@ -30,10 +30,8 @@ def run(arrays, cotangent, reverse):
     if BACKEND == "tensorflow":
         return _run_operations(tensors, cotangent, reverse)
     with precision("float64" if cotangent.dtype in ("float64", "complex128") else "float32"):
-        convert, compiled = _framework()
+        convert, forward, backward = _framework(reverse)
         decay, inputs, state, grads = map(convert, (*tensors, cotangent))
-        forward = compiled(functools.partial(cpu_kernels.linear_forward, reverse=reverse))
-        backward = compiled(functools.partial(cpu_kernels.linear_backward, reverse=reverse))
         states = forward(decay, inputs, state)
         return [np.asarray(x) for x in (states, *backward(grads, states, decay, state))]
 
@@ -49,12 +47,15 @@ def _run_operations(arrays, cotangent, reverse):
     return [x.numpy() for x in (states, *tape.gradient(states, tensors, tf.constant(cotangent)))]
 
 
-def _framework():
-    """From an array to a tensor, and from a function to one that may be called."""
+@functools.cache
+def _framework(reverse):
+    """From an array to a tensor, and both kernels, compiled once for each shape."""
+    kernels = cpu_kernels.linear_forward, cpu_kernels.linear_backward
+    forward, backward = (functools.partial(kernel, reverse=reverse) for kernel in kernels)
     if BACKEND == "torch":
-        return importlib.import_module("torch").from_numpy, lambda function: function
+        return importlib.import_module("torch").from_numpy, forward, backward
     jax = importlib.import_module("jax")
-    return jax.numpy.asarray, jax.jit
+    return jax.numpy.asarray, jax.jit(forward), jax.jit(backward)
 
 
 @pytest.fixture(autouse=True)

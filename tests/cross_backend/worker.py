@@ -49,8 +49,6 @@ MODELS = {
     "coffee": lambda: build(CoffeeLayer(8)),
     "s6": lambda: build(S6Layer(8)),
     "linearized-s6": lambda: build(LinearizedS6Layer(8)),
-    "min-gru": lambda: build(MinGRU(16)),
-    "lru": lambda: build(LRU(16, n=8)),
     "masked-and-stateful": build_masked_and_stateful,
 }
 DATA = InductionHead(batch_size=64, steps_per_epoch=STEPS)

@@ -1,7 +1,7 @@
 """Exports the models below, or runs what was exported, for test_export.py.
 
-python worker.py export DIRECTORY FORMAT...   under KERAS_BACKEND; keeps what the models compute
-python worker.py run DIRECTORY FORMAT         in a process without Keras and the backend
+python worker.py export DIRECTORY MODEL,... FORMAT...   under KERAS_BACKEND; keeps their outputs
+python worker.py run DIRECTORY FORMAT                   in a process without Keras and the backend
 """
 
 import sys
@@ -85,10 +85,11 @@ def inputs_of(name):
     return [generator.normal(size=(*size, FEATURES)).astype("float32") for size in SIZES]
 
 
-def export(directory, forms):
+def export(directory, names, *forms):
     import keras
 
     models = build_models()
+    models = {name: models[name] for name in names.split(",")}
     for name, model in models.items():
         outputs = [keras.ops.convert_to_numpy(model(x, training=False)) for x in inputs_of(name)]
         np.savez(directory / f"{name}.npz", *outputs)
@@ -172,12 +173,8 @@ def load(form, path):
 
 
 if __name__ == "__main__":
-    action, directory, *forms = sys.argv[1:]
-    match action:
-        case "export":
-            export(Path(directory), forms)
-        case "run":
-            run(Path(directory), *forms)
+    action, directory, *arguments = sys.argv[1:]
+    {"export": export, "run": run}[action](Path(directory), *arguments)
     loaded = "keras_coffee" in sys.modules
     if action == "run" and loaded:
         raise RuntimeError("What was exported needs the package that it came from.")

@@ -23,8 +23,14 @@ PHASES = [1e-6, 0.3, np.pi]
 GATES = [-100, -30, -10, 0, 30, 100]
 JUMPS = [0.1, 10, 100]
 SOLVERS, LENGTHS = ("sequential", "associative"), (1, 50, 4096)
+DTYPES = "float32", "float64"
 # JAX takes up to half a minute to compile the associative scan of a length.
-BY_DAY = [*(("sequential", length) for length in LENGTHS), ("associative", 50)]
+BY_DAY = [
+    ("sequential", 1, "float32"),
+    ("sequential", 50, "float64"),
+    ("sequential", 4096, "float32"),
+    *(("associative", 50, dtype) for dtype in DTYPES),
+]
 
 
 def hard_lru():
@@ -48,9 +54,9 @@ def hard_min_gru():
 
 
 @pytest.mark.parametrize(
-    ("solver", "length"), list(itertools.product(SOLVERS, LENGTHS)) if IS_THOROUGH else BY_DAY
+    ("solver", "length", "dtype"),
+    list(itertools.product(SOLVERS, LENGTHS, DTYPES)) if IS_THOROUGH else BY_DAY,
 )
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("hard", [hard_lru, hard_min_gru], ids=["lru", "min-gru"])
 def test_values_and_gradients_on_hard_inputs(hard, dtype, solver, length):
     layer_class, arguments, chosen = hard()

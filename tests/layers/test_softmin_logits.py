@@ -49,12 +49,13 @@ def evaluate(layer, outputs):
 def logits_and_gradients(outputs, table, cotangent, **kwargs):
     layer = layer_for(table, **kwargs)
 
-    def loss(outputs, table):
+    def loss(outputs, table, cotangent):
         logits, _ = layer.stateless_call([table], [], outputs)
         return ops.sum(ops.multiply(logits, cotangent))
 
-    _, gradients = value_and_gradients(loss, outputs, table)
-    return evaluate(layer, outputs), gradients
+    # One program for all of it: the logits are the gradient by the cotangent.
+    _, (*gradients, logits) = value_and_gradients(loss, outputs, table, cotangent)
+    return logits, gradients
 
 
 def oracle(outputs, table, cotangent, distance=SQUARED):

@@ -1,6 +1,7 @@
 """A user's own recurrence: inputs of any structure, masks, gradients, and what is refused."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -80,23 +81,34 @@ def test_eager_calls_compile_once_for_each_shape():
     assert len(CountedCell.traces) > counts[1]
 
 
+def differentiated(states_of):
+    """Value and gradients of a sum of the states, each with a factor of its own."""
+    data = arrays()
+    factor = np.random.default_rng(2).normal(size=(3, 19, 2)).astype("float32")
+
+    def loss(*tensors):
+        states = states_of(**dict(zip(data, tensors, strict=True)))
+        return ops.sum(states * ops.convert_to_tensor(factor))
+
+    return value_and_gradients(loss, *data.values())
+
+
+@functools.cache
+def expected_with(masked):
+    """What the plain loop gives, compiled once for all solvers."""
+    return differentiated(functools.partial(unrolled, mask=random_mask() if masked else None))
+
+
+def random_mask():
+    return np.random.default_rng(1).uniform(size=(3, 19)) < 0.7
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 @pytest.mark.parametrize("masked", [False, True], ids=["", "mask"])
 def test_values_and_gradients(solver, masked):
-    data = arrays()
-    mask = np.random.default_rng(1).uniform(size=(3, 19)) < 0.7 if masked else None
-    factor = np.random.default_rng(2).normal(size=(3, 19, 2)).astype("float32")
-
-    def loss(function, *tensors):
-        states = function(**dict(zip(data, tensors, strict=True)))
-        return ops.sum(states * ops.convert_to_tensor(factor))
-
-    actual = value_and_gradients(
-        lambda *x: loss(lambda **k: solve(**k, mask=mask, solver=solver).states, *x), *data.values()
-    )
-    expected = value_and_gradients(
-        lambda *x: loss(lambda **k: unrolled(**k, mask=mask), *x), *data.values()
-    )
+    mask = random_mask() if masked else None
+    actual = differentiated(lambda **k: solve(**k, mask=mask, solver=solver).states)
+    expected = expected_with(masked)
     np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
     for a, e in zip(actual[1], expected[1], strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5 * abs(e).max())
@@ -104,7 +116,7 @@ def test_values_and_gradients(solver, masked):
 
 @pytest.mark.parametrize("solver", SOLVERS[:2], ids=repr)
 def test_nothing_at_a_masked_step_matters(solver):
-    data, mask = arrays(), np.random.default_rng(1).uniform(size=(3, 19)) < 0.7
+    data, mask = arrays(), random_mask()
     run = compiled(lambda **data: solve(**data, mask=mask, solver=solver))
     clean = run(**data)
     data["u"][~mask] = np.nan
