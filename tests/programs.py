@@ -1,7 +1,11 @@
 """Programs of the repository as modules."""
 
+import contextlib
 import importlib.util
 import sys
+from pathlib import Path
+
+FOLDERS = tuple(str(Path(__file__).parents[1] / name) for name in ("benchmarks", "examples"))
 
 
 def load(path):
@@ -14,13 +18,29 @@ def load(path):
 
 def load_with_siblings(path):
     """The same for a script that imports its neighbours, whose names others may have as well."""
-    names = [file.stem for file in path.parent.glob("*.py")]
-    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    sys.path.insert(0, str(path.parent))
-    try:
+    with importing_from(path.parent):
         return load(path)
+
+
+@contextlib.contextmanager
+def importing_from(folder):
+    """Modules of a folder of programs are found, and those of the other folders are not."""
+    others = _taken_out()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
     finally:
-        sys.path.remove(str(path.parent))
-        for name in names:
-            sys.modules.pop(name, None)
+        sys.path.remove(str(folder))
+        _taken_out()
         sys.modules.update(others)
+
+
+def _taken_out():
+    found = {
+        name: module
+        for name, module in sys.modules.items()
+        if (getattr(module, "__file__", None) or "").startswith(FOLDERS)
+    }
+    for name in found:
+        del sys.modules[name]
+    return found

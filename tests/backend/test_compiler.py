@@ -14,7 +14,7 @@ from keras_coffee.backend.cpu import compiler
 
 NAMES = ("INPUT_MATRIX", "OUTPUT_MATRIX")
 MACROS = {"REAL_BITS": 32, "DISCRETIZATION": 1, "DELTA_SOFTPLUS": 0}
-MACROS |= {"HAS_SKIP": 0, "HAS_DELTA_BIAS": 0}
+MACROS |= {"HAS_SKIP": 0, "HAS_DELTA_BIAS": 0, "HAS_RESET": 0}
 MACROS |= {f"HAS_{kind}{name}": kind == "" for name in NAMES for kind in ("", "VARYING_")}
 FLAGS, compile_whole = compiler._FLAGS, compiler._compile
 # What is compiled here is not run.

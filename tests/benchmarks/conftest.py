@@ -2,14 +2,14 @@ import importlib
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def benchmark():
     """Modules of the benchmarks, by name."""
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
+    paths = list(sys.path)
+    with programs.importing_from(Path(__file__).parents[2] / "benchmarks"):
+        yield importlib.import_module
+    sys.path[:] = paths  # gpu_check adds to it

@@ -302,7 +302,7 @@ def test_bad_arguments_are_explained(given, message, capsys):
 
 
 def test_the_guide_has_every_parameter_and_commands_that_are_understood():
-    guide = (ROOT / "docs" / "searches.md").read_text()
+    guide = (ROOT / "examples" / "searches" / "README.md").read_text()
     for name in {**HEADS.SPACE, **MNIST.SPACE}:
         assert f"\n| `{name}`" in guide
     blocks = "".join(re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)).replace("\\\n", " ")
