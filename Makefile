@@ -115,8 +115,9 @@ $(SUITE): part-%: .venv/installed-dev
 test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) -m pytest tests/layers tests/ops tests/solvers \
-		tests/test_drop_in.py tests/backend/test_jax_kernels.py \
+	KERAS_BACKEND=$* $(RUN) -m pytest tests/export tests/layers tests/ops tests/solvers \
+		tests/test_architecture.py tests/test_drop_in.py tests/test_models.py \
+		tests/backend/test_jax_kernels.py tests/backend/test_triton.py \
 		tests/examples/test_induction_head.py tests/examples/test_searches.py \
 		tests/benchmarks/test_bench.py tests/benchmarks/test_solver_benchmarks.py \
 		--hypothesis-profile=nightly $(ARGS)
