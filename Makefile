@@ -17,7 +17,7 @@ KERAS_BACKEND ?= jax
 BACKENDS := jax tensorflow torch
 # TensorFlow keeps what it compiled for as long as a process lives: the suite is run by several.
 PARTS := 1 2 3 4
-SUITE := $(foreach backend,$(BACKENDS),$(PARTS:%=part-$(backend)-%))
+SUITE := $(foreach part,$(PARTS),$(BACKENDS:%=part-%-$(part)))
 PACKAGE_jax := jax
 # The package without GPU support; where there is none, as on macOS: PACKAGE_tensorflow=tensorflow
 PACKAGE_tensorflow := tensorflow-cpu
