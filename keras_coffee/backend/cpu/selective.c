@@ -255,16 +255,15 @@ static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
                           real *const *sequences, space *w) {
   const int64_t row = s->states * x.stride;
   memcpy(w->state, w->states, row * sizeof(real));
-  for (int64_t t = start; t < stop; t++) {
-    real *before = w->states + (t - start) * row;
+  const int64_t last = KEEPS_DECAYS ? stop : stop - 1; /* the last step is for its decays alone */
+  for (int64_t t = start; t < last; t++) {
     if (HAS_RESET && t > start) restart(s, x, t, sequences[RESET], w->state);
-    if (!KEEPS_DECAYS && t == stop - 1) { /* the last step is taken for its decays alone */
-      memcpy(before, w->state, row * sizeof(real));
-      return;
-    }
     load_sources(s, x, t, sequences, w);
-    advance(s, x, w, before);
+    advance(s, x, w, w->states + (t - start) * row);
   }
+  if (last == stop) return;
+  if (HAS_RESET && last > start) restart(s, x, last, sequences[RESET], w->state);
+  memcpy(w->states + (last - start) * row, w->state, row * sizeof(real));
 }
 
 /* Sums over the features of a step, in the part that block k has of them. */
