@@ -11,7 +11,22 @@ from keras_coffee.cells.functions import align
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedCell(Cell):
+class _MarkedCell(Cell):
+    """A recurrence whose inputs are pairs: those of the cell, and a mark that changes its step."""
+
+    cell: Cell
+
+    @property
+    def structure(self) -> Structure:  # type: ignore[override]
+        return self.cell.structure
+
+    def read(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
+        """The outputs of the cell."""
+        return self.cell.read(state, inputs[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedCell(_MarkedCell):
     """A recurrence that holds its state at masked steps.
 
         x(k) = f(x(k-1), u(k)) if m(k), else x(k-1)
@@ -22,20 +37,10 @@ class MaskedCell(Cell):
         cell: The recurrence f.
     """
 
-    cell: Cell
-
-    @property
-    def structure(self) -> Structure:  # type: ignore[override]
-        return self.cell.structure
-
     def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """The next state."""
         own, mask = inputs
         return ops.where(align(mask, state), self.cell.step(state, own), state)
-
-    def read(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
-        """The outputs of the cell."""
-        return self.cell.read(state, inputs[0])
 
     def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """That of the cell, or the identity."""
@@ -48,7 +53,7 @@ class MaskedCell(Cell):
 
 
 @dataclasses.dataclass(frozen=True)
-class ResetCell(Cell):
+class ResetCell(_MarkedCell):
     """A recurrence whose state is zero before some steps.
 
         x(k) = f(0, u(k)) if r(k), else f(x(k-1), u(k))
@@ -59,20 +64,10 @@ class ResetCell(Cell):
         cell: The recurrence f.
     """
 
-    cell: Cell
-
-    @property
-    def structure(self) -> Structure:  # type: ignore[override]
-        return self.cell.structure
-
     def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """The next state."""
         own, reset = inputs
         return self.cell.step(_zero_where(reset, state), own)
-
-    def read(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
-        """The outputs of the cell."""
-        return self.cell.read(state, inputs[0])
 
     def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """That of the cell, or zero."""
