@@ -13,6 +13,17 @@ import json
 import pathlib
 import time
 
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
 from series import TASKS
@@ -103,8 +114,5 @@ def report():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     report() if arguments.what == "report" else run_all(arguments.seeds)
