@@ -27,12 +27,12 @@ if __name__ == "__main__":
 import keras
 import numpy as np
 from series import TASKS
+from starts import write_between
 
 from keras_coffee import CoffeeLayer
 
 RESULTS = pathlib.Path("results/sizes")
 PAGE = pathlib.Path("docs/building.md")
-MARKS = "<!-- sizes -->", "<!-- end of sizes -->"
 BASE = {"width": 32, "n": 8, "blocks": 2, "rate": 0.01}
 VALUES = {
     "width": (4, 8, 16, 32, 64),
@@ -92,7 +92,7 @@ def run_all(seeds):
 
 
 def report():
-    """Writes the tables into the page, between its two marks."""
+    """Writes the tables into the page."""
     errors, parameters = collections.defaultdict(list), {}
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())
@@ -107,10 +107,7 @@ def report():
         lines = [[TITLES[name], *map(str, values)], ["---"] * (len(values) + 1)]
         lines += [["error", *means], ["parameters", *counts]]
         parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    tables = "\n".join(parts)
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{tables}\n{MARKS[1]}{after}")
+    write_between(PAGE, "sizes", "\n".join(parts))
 
 
 if __name__ == "__main__":

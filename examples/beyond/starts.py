@@ -39,7 +39,6 @@ from series import TASKS
 
 RESULTS = pathlib.Path("results/starts")
 PAGE = pathlib.Path("docs/building.md")
-MARKS = "<!-- tables -->", "<!-- end of tables -->"
 TITLES = {
     "gru": "GRU",
     "coffee": "COFFEE",
@@ -108,7 +107,7 @@ def run_all(names, seeds):
 
 
 def report():
-    """Writes the tables into the page, between its two marks."""
+    """Writes the tables into the page."""
     scores = collections.defaultdict(list)
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())
@@ -122,10 +121,15 @@ def report():
             if any(cells):
                 lines.append(f"| {model} | " + " | ".join(cells) + " |")
         lines.append("")
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    text = "\n".join(lines)
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}")
+    write_between(PAGE, "tables", "\n".join(lines))
+
+
+def write_between(page, name, text):
+    """Writes text into a page, between the two marks of this name."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
 
 
 def cell(scores):
