@@ -13,6 +13,17 @@ import functools
 import pathlib
 import time
 
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
 import tables
@@ -77,7 +88,7 @@ def run_all(seeds):
 
 
 def report():
-    """Writes the tables into the page, between its two marks."""
+    """Writes the tables into the page."""
     errors, parameters = collections.defaultdict(list), {}
     for result in tables.read(RESULTS):
         key = tuple(result[name] for name in BASE)
@@ -95,8 +106,5 @@ def report():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     report() if arguments.what == "report" else run_all(arguments.seeds)

@@ -13,6 +13,25 @@ import functools
 import pathlib
 import time
 
+TASK_TITLES = {
+    "weather": "The quick start's series: error in degrees",
+    "seasonal": "A season with level shifts: error",
+    "co2": "CO₂ on Mauna Loa, 26 weeks ahead: error in ppm",
+    "vowels": "JapaneseVowels: accuracy",
+}
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    names = ", ".join(TASK_TITLES)
+    parser.add_argument("names", nargs="*", help=f"of {names}, or report; default: all")
+    parser.add_argument("--seeds", type=int, default=5)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
 import tables
@@ -28,12 +47,6 @@ TITLES = {
     "s6": "S6",
     "s6_paper": "S6, paper",
     "s6_mamba": "S6.mamba",
-}
-TASK_TITLES = {
-    "weather": "The quick start's series: error in degrees",
-    "seasonal": "A season with level shifts: error",
-    "co2": "CO₂ on Mauna Loa, 26 weeks ahead: error in ppm",
-    "vowels": "JapaneseVowels: accuracy",
 }
 # Epochs and Adam's rate, the same for every layer.
 TRAINING = {
@@ -91,7 +104,7 @@ def run_all(names, seeds):
 
 
 def report():
-    """Writes the tables into the page, between its two marks."""
+    """Writes the tables into the page."""
     scores = collections.defaultdict(list)
     for result in tables.read(RESULTS):
         scores[result["task"], result["model"], result["layer"]].append(result["score"])
@@ -108,10 +121,7 @@ def report():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(TASKS)}, or report; default: all")
-    parser.add_argument("--seeds", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     if arguments.names == ["report"]:
         report()
     else:

@@ -14,14 +14,25 @@ import pathlib
 import sys
 import time
 
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
 from estimators import SeriesClassifier, SeriesForecaster, coffee
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "beyond"))
 
-import series  # noqa: E402
-import tables  # noqa: E402
+import series
+import tables
 
 RESULTS = pathlib.Path("results/time_series")
 PAGE = pathlib.Path("docs/when_to_use.md")
@@ -97,8 +108,5 @@ def report():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     report() if arguments.what == "report" else run_all(arguments.seeds)
