@@ -9,7 +9,7 @@ One setting changes at a time, the others are those of `BASE`. Each finished run
 
 import argparse
 import collections
-import json
+import functools
 import pathlib
 import time
 
@@ -26,8 +26,8 @@ if __name__ == "__main__":
 
 import keras
 import numpy as np
+import tables
 from series import TASKS
-from starts import write_between
 
 from keras_coffee import CoffeeLayer
 
@@ -79,23 +79,18 @@ def run(series, seed, rate, **sizes):
 
 def run_all(seeds):
     series = TASKS["weather"]()
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for seed in range(seeds):
         for chosen in settings():
             name = "-".join(f"{key}{value}" for key, value in chosen.items())
             file = RESULTS / f"{name}.seed{seed}.json"
-            if not file.exists():
-                found = chosen | {"seed": seed, "backend": keras.config.backend()}
-                found |= {"keras": keras.__version__, **run(series, seed, **chosen)}
-                file.write_text(json.dumps(found, indent=1) + "\n")
-                print(f"{file.stem}: {found['error']:.3f}", flush=True)
+            again = functools.partial(run, series, seed, **chosen)
+            tables.keep(file, chosen | {"seed": seed}, again)
 
 
 def report():
     """Writes the tables into the page."""
     errors, parameters = collections.defaultdict(list), {}
-    for file in sorted(RESULTS.glob("*.json")):
-        result = json.loads(file.read_text())
+    for result in tables.read(RESULTS):
         key = tuple(result[name] for name in BASE)
         errors[key].append(result["error"])
         parameters[key] = result["parameters"]
@@ -107,7 +102,7 @@ def report():
         lines = [[TITLES[name], *map(str, values)], ["---"] * (len(values) + 1)]
         lines += [["error", *means], ["parameters", *counts]]
         parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
-    write_between(PAGE, "sizes", "\n".join(parts))
+    tables.fill(PAGE, "sizes", "\n".join(parts))
 
 
 if __name__ == "__main__":

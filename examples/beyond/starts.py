@@ -9,7 +9,7 @@ Each finished run is kept in `results/starts/`; runs that are there are not made
 
 import argparse
 import collections
-import json
+import functools
 import pathlib
 import time
 
@@ -34,6 +34,7 @@ if __name__ == "__main__":
 
 import keras
 import numpy as np
+import tables
 from models import LAYERS, MODELS
 from series import TASKS
 
@@ -96,47 +97,27 @@ def run_all(names, seeds):
         for seed in range(seeds):
             for task, model, layer in rows([name]):
                 file = RESULTS / f"{task}.{model.replace(' ', '-')}.{layer}.seed{seed}.json"
-                if file.exists():
-                    continue
-                found = run(task, series, model, layer, seed)
                 settings = {"task": task, "model": model, "layer": layer, "seed": seed}
-                settings |= {"backend": keras.config.backend(), "keras": keras.__version__}
-                RESULTS.mkdir(parents=True, exist_ok=True)
-                file.write_text(json.dumps(settings | found, indent=1) + "\n")
-                print(f"{file.stem}: {found['score']:.4f}", flush=True)
+                tables.keep(
+                    file, settings, functools.partial(run, task, series, model, layer, seed)
+                )
 
 
 def report():
     """Writes the tables into the page."""
     scores = collections.defaultdict(list)
-    for file in sorted(RESULTS.glob("*.json")):
-        result = json.loads(file.read_text())
+    for result in tables.read(RESULTS):
         scores[result["task"], result["model"], result["layer"]].append(result["score"])
     head = ["| | " + " | ".join(TITLES.values()) + " |", "|---" * (len(TITLES) + 1) + "|"]
     lines = []
     for task, title in TASK_TITLES.items():
         lines += [f"**{title}**", "", *head]
         for model in MODELS:
-            cells = [cell(scores[task, model, layer]) for layer in TITLES]
+            cells = [tables.spread(scores[task, model, layer]) for layer in TITLES]
             if any(cells):
                 lines.append(f"| {model} | " + " | ".join(cells) + " |")
         lines.append("")
-    write_between(PAGE, "tables", "\n".join(lines))
-
-
-def write_between(page, name, text):
-    """Writes text into a page, between the two marks of this name."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, _, rest = page.read_text().partition(begin)
-    _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
-
-
-def cell(scores):
-    if not scores:
-        return ""
-    mean, spread = np.mean(scores), np.std(scores)
-    return f"{mean:.3f} ± {spread:.3f} ({len(scores)})"
+    tables.fill(PAGE, "tables", "\n".join(lines))
 
 
 if __name__ == "__main__":
