@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
 training = reproduce.training
 BY_NAME = {row.name: row for row in reproduce.KNOWN}
-# Nothing but a dense layer on eight images a step. What becomes of runs is the same everywhere.
+# Only a dense layer, on eight images a step. What becomes of runs is the same everywhere.
 QUICK = dataclasses.replace(
     BY_NAME["smnist-pixels"].experiment.smoke(), epochs=4, lower_below_loss=1e9
 )

@@ -95,5 +95,5 @@ def test_finished_runs_are_kept_and_reported(starts, monkeypatch):
     page = starts.PAGE.read_text()
     assert page.startswith("before\n<!-- tables -->")
     assert page.endswith("<!-- end of tables -->\nafter\n")
-    assert "| swapped |  | 0.250 ± 0.000 (1) |" in page
+    assert "| temperature: error, swapped (1 seed) |  | 0.250 |" in page
     assert "old" not in page
