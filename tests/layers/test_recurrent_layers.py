@@ -5,8 +5,10 @@ import inspect
 import keras
 import numpy as np
 import pytest
+from gradients import compiled
 from keras import ops
 from keras.src import testing
+from nightly import by_night
 from recurrent import (
     CASES,
     CHOSEN,
@@ -52,7 +54,7 @@ def test_equation(case):
     outputs, *_ = expected(layer, inputs)
     scale = np.abs(outputs).max()
     np.testing.assert_allclose(
-        ops.convert_to_numpy(layer(inputs)), outputs, atol=ROUNDING * scale, rtol=0
+        ops.convert_to_numpy(compiled(layer)(inputs)), outputs, atol=ROUNDING * scale, rtol=0
     )
 
 
@@ -120,6 +122,7 @@ def test_weights_start_as_in_the_paper():
         assert abs(values.std() - 1) < 0.075
 
 
+@by_night
 @pytest.mark.parametrize("layer_class", [CoffeeLayer, S6Layer, LinearizedS6Layer])
 @pytest.mark.parametrize(("dim", "n"), [(8, 64), (16, 8), (32, 1), (32, 64)])
 def test_a_new_layer_answers_quietly_and_forgets(layer_class, dim, n):

@@ -45,6 +45,8 @@ def test_what_is_no_python_is_there_and_no_test_is():
     assert {name for name in top_level if not name.endswith(".dist-info")} == {"keras_coffee"}
 
 
+# The types are the same everywhere, and those of TensorFlow, which has none, are read in no time.
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="once will do: on TensorFlow")
 def test_a_strict_type_checker_sees_the_types(tmp_path):
     file = Path(__file__).with_name("consumer.py")
     # Keras itself has no types to see.
