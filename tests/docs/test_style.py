@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from nightly import once
 
+pytestmark = once
 ROOT = Path(__file__).parents[2]
 # Phrases that read badly, and what to write instead.
 PHRASES = {

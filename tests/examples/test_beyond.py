@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import programs
 import pytest
+from nightly import by_night
 
 from keras_coffee import LinearizedS6Layer
 
@@ -58,12 +59,14 @@ def weights(task, mixer, depth, equal):
     return experiment.build_model().count_params()
 
 
+@by_night
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_block_has_the_parameters_that_the_page_says(mixer):
     one, two = (weights("parity", mixer, depth, "parameters") for depth in (1, 2))
     assert two - one == pytest.approx(4500, rel=0.05)
 
 
+@by_night
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_layer_has_the_states_that_the_page_says(mixer):
     make, _, size = MIXERS[mixer]

@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from nightly import once
 
+pytestmark = once
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MACHINE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|tmp|usr|opt|var|private)/|[A-Z]:\\\\")
