@@ -135,8 +135,8 @@ def assert_close(actual, expected):
 
 @SCANS
 def test_threads_change_no_bit(scan, make, oracle, monkeypatch):
-    # Enough work for four threads.
-    arrays = make((64, 64, 16, 16), input_scale=1.0)
+    # Enough work for four threads, and two blocks for each part of a sum.
+    arrays = make((256, 16, 16, 16), input_scale=1.0)
     found = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(cpu_kernels, "_threads", lambda threads=threads: threads)
@@ -162,7 +162,8 @@ def test_the_work_is_divided_as_where_python_divides_it(scan, make, oracle):
         kernel.blocks.run(kernel.function, pointers, 1)
         return [x for x in kernel.summed(results) if x is not None]
 
-    for shape in ((3, 6, 131, 3), (37, 18, 16, 8), (300, 3, 2, 1), (5, 4, 129, 40)):
+    shapes = (3, 6, 131, 3), (37, 18, 16, 8), (261, 3, 16, 8), (130, 3, 131, 1), (5, 4, 129, 40)
+    for shape in shapes:
         arrays = make(shape, input_scale=1.0)
         inputs, state = arrays["inputs"], arrays["initial_state"]
         if scan is coffee_scan:
