@@ -8,8 +8,9 @@
 # make search-smoke                         a few tiny trials of every search
 # make notebooks                            runs examples/notebooks with small settings
 # make docs                                 the documentation, into outputs/site
-# make dist                                 wheel and source distribution, into dist/
+# make dist                                 wheel and source distribution, into dist/, checked by twine
 # make dist-check                           the wheel alone with one backend, each in turn
+# make dist-check VERSIONS=oldest           the same with the oldest versions; newest: the newest
 
 PYTHON ?= python3
 KERAS_BACKEND ?= jax
@@ -76,9 +77,16 @@ docs: .venv/installed-docs
 dist: .venv/installed-dev
 	rm -rf dist
 	$(RUN) -m build
+	$(RUN) -m twine check --strict dist/*
 
 dist-check:
 	$(MAKE) --jobs=2 $(SYNC) $(BACKENDS:%=dist-check-%)
+
+# Versions of Keras, NumPy and the backend: those of CI, the oldest that pyproject.toml allows, or what
+# pip finds today.
+VERSIONS ?= constraints
+CONSTRAINTS_constraints := --constraint constraints.txt
+CONSTRAINTS_oldest := --constraint constraints-oldest.txt
 
 # As a user has it: the wheel, one backend and nothing else, away from these sources.
 $(BACKENDS:%=dist-check-%): dist-check-%: dist
@@ -86,7 +94,7 @@ $(BACKENDS:%=dist-check-%): dist-check-%: dist
 	mkdir -p outputs
 	$(PYTHON) -m venv outputs/dist-$*
 	outputs/dist-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(CONSTRAINTS_$(VERSIONS)) \
 		dist/*.whl $(PACKAGE_$*) pytest hypothesis mypy==2.4.1
 	KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
 		tests/release/installed.py tests/layers tests/ops \

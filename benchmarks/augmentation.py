@@ -11,6 +11,18 @@ classifier of MNIST, without Keras' layers and with them inside the model. Batch
 import argparse
 import itertools
 
+import arguments
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = arguments.parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="times that each is measured")
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import measuring
 import numpy as np
 
@@ -93,17 +105,15 @@ def table(names, times):
 
 
 def main():
-    parser: argparse.ArgumentParser = measuring.parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="times that each is measured")
-    arguments = parser.parse_args()
-    where, _, reference = measuring.prepare(arguments.core)
+    options = make_parser().parse_args()
+    where, _, reference = measuring.prepare(options.core)
     import keras
 
     runs = sides(keras)
     for run in runs.values():
         # Compiles.
         run(), run()
-    times = measuring.take_turns(list(runs.values()), [arguments.rounds] * len(runs))
+    times = measuring.take_turns(list(runs.values()), [options.rounds] * len(runs))
     print(*measuring.environment(reference, where), *table(runs, times), sep="\n")
 
 

@@ -16,6 +16,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.parser(__doc__)
+    add = parser.add_argument
+    add("--shapes", type=arguments.shape_of, nargs="*", metavar="B,T,D,n")
+    add("--modes", nargs="+", default=arguments.MODES, choices=arguments.MODES)
+    add("--rows", nargs="+", metavar="PART", help="only rows with one of these in their names")
+    add("--threads", type=int, default=1, help="as many cores; C has one thread in any case")
+    add("--repeats", type=int, default=30, help="timed runs of each row")
+    add("--seconds", type=float, default=1, help="a row takes no longer, or is timed once")
+    add("--limit", type=float, default=5, help="seconds that a call may take, by a short try")
+    add("--sweep", action="store_true", help="cost against T, B, D and n too")
+    add("--longest", type=int, default=262_144, metavar="T", help="of the sweep")
+    add("--json", type=Path, metavar="FILE", help="write every single time to FILE")
+    add("--plot", type=Path, metavar="FILE", help="draw the sweep")
+    return parser
+
+
+if __name__ == "__main__":
+    _parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import cases
 import measuring
 import report
@@ -26,8 +49,8 @@ from cases import Row, Shape
 TRIED_STEPS, TRIED_FROM = 64, 512
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+def main(given: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(given)
     where, backend, reference = measuring.prepare(options.core, options.threads)
     # Only now: it imports the framework.
     rows = importlib.import_module("rows").all_rows()
@@ -83,23 +106,6 @@ def by_shape(rows: Sequence[Row], shapes: Sequence[Shape] | None) -> dict[Shape,
         for shape in cases.shapes_of(row.family):
             found.setdefault(shape, []).append(row)
     return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = measuring.parser(__doc__)
-    add = parser.add_argument
-    add("--shapes", type=measuring.shape_of, nargs="*", metavar="B,T,D,n")
-    add("--modes", nargs="+", default=cases.MODES, choices=cases.MODES)
-    add("--rows", nargs="+", metavar="PART", help="only rows with one of these in their names")
-    add("--threads", type=int, default=1, help="as many cores; C has one thread in any case")
-    add("--repeats", type=int, default=30, help="timed runs of each row")
-    add("--seconds", type=float, default=1, help="a row takes no longer, or is timed once")
-    add("--limit", type=float, default=5, help="seconds that a call may take, by a short try")
-    add("--sweep", action="store_true", help="cost against T, B, D and n too")
-    add("--longest", type=int, default=262_144, metavar="T", help="of the sweep")
-    add("--json", type=Path, metavar="FILE", help="write every single time to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw the sweep")
-    return parser
 
 
 @dataclasses.dataclass

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from arguments import MODES
 
 Shape = tuple[int, ...]
 
-MODES = ("inference", "training")
 COFFEE, S6, LINEAR, GRU, LSTM = "COFFEE", "S6", "linear", "GRU", "LSTM"
 # The scan of S6 alone, without its projections; that of Mamba; Mamba's whole block.
 S6_SCAN, MAMBA, BLOCK = "S6 scan", "Mamba", "Mamba block"

@@ -1,6 +1,5 @@
 """What the benchmarks share: one core, times in turn, memory, comparing answers."""
 
-import argparse
 import contextlib
 import ctypes
 import gc
@@ -85,19 +84,6 @@ def processor() -> str:
     lines = information.read_text().splitlines() if information.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def parser(description: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--core", type=int, help="number of the core; default: the last one allowed")
-    return made
-
-
-def shape_of(text: str) -> tuple[int, ...]:
-    batch, length, dim, n = map(int, text.split(","))
-    return batch, length, dim, n
 
 
 def line(cells: Sequence[str]) -> str:

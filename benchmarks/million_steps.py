@@ -12,12 +12,30 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.parser(__doc__)
+    add = parser.add_argument
+    add("--steps", type=int, default=1_000_000)
+    add("--dim", type=int, default=4)
+    add("--n", type=int, default=1)
+    add("--window", type=int, default=32)
+    add("--gate-std", type=float, default=0.5)
+    add("--calls", type=int, default=2)
+    return parser
+
+
+if __name__ == "__main__":
+    _parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import measuring
 import numpy as np
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+def main(given: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(given)
     where, _, reference = measuring.prepare(options.core)
     shape = (1, options.steps, options.dim, options.n)
     tensors = example(shape, options.gate_std)
@@ -38,18 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"largest difference to the sequential outputs {difference:.1e} of the largest output")
     if difference > measuring.TOLERANCE:
         raise SystemExit("These are not the outputs.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = measuring.parser(__doc__)
-    add = parser.add_argument
-    add("--steps", type=int, default=1_000_000)
-    add("--dim", type=int, default=4)
-    add("--n", type=int, default=1)
-    add("--window", type=int, default=32)
-    add("--gate-std", type=float, default=0.5)
-    add("--calls", type=int, default=2)
-    return parser
 
 
 def example(shape: tuple[int, ...], gate_std: float) -> list[Any]:

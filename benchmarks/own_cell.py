@@ -8,17 +8,28 @@ compared before anything is timed. A time is that of `train_on_batch`, the media
 the two take turns.
 """
 
+import argparse
 import statistics
 from typing import Any
+
+import arguments
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = arguments.parser(__doc__)
+    for name, default in (("batch", 32), ("length", 784), ("units", 32), ("repeats", 9)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
 
 import measuring
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__)
-    for name, default in (("batch", 32), ("length", 784), ("units", 32), ("repeats", 9)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    options = parser.parse_args()
+    options = make_parser().parse_args()
     where, backend, reference = measuring.prepare(options.core)
 
     import numpy as np

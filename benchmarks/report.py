@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from arguments import MODES
 from cases import (
     COFFEE,
     GRU,
@@ -12,7 +13,6 @@ from cases import (
     LSTM,
     MAMBA,
     MAMBA_SHAPES,
-    MODES,
     OURS,
     RNN,
     S6_SCAN,

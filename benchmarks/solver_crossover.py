@@ -18,17 +18,40 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import arguments
+
+SHAPES = ((1, 1024, 4, 1), (1, 8192, 4, 1), (4, 4096, 32, 1), (32, 784, 32, 1), (8, 4096, 16, 8))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.parser(__doc__)
+    add = parser.add_argument
+    add("--shapes", type=arguments.shape_of, nargs="+", default=SHAPES, metavar="B,T,D,n")
+    add(
+        "--windows",
+        type=arguments.window,
+        nargs="*",
+        default=[32, 64, None],
+        metavar="W",
+        help="or `all`",
+    )
+    add("--modes", nargs="+", default=arguments.MODES, choices=arguments.MODES)
+    add("--gate-std", type=float, default=0.5)
+    add("--repeats", type=int, default=20, help="timed runs of each side")
+    add("--seconds", type=float, default=5, help="a row takes no longer, or has 3 repeats only")
+    return parser
+
+
+if __name__ == "__main__":
+    _parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import measuring
 import numpy as np
 from measuring import TOLERANCE, line
-from solver_iterations import window
-
-SHAPES = ((1, 1024, 4, 1), (1, 8192, 4, 1), (4, 4096, 32, 1), (32, 784, 32, 1), (8, 4096, 16, 8))
-MODES = ("inference", "training")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+def main(given: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(given)
     where, backend, reference = measuring.prepare(options.core)
     counts = backend == "torch"
     print(*measuring.environment(reference, where), sep="\n")
@@ -51,18 +74,6 @@ LEGEND = (
     "difference: of outputs and gradients, relative to the largest element of each",
     "operations, MB that they read and write, waits of the host: sequential / parallel",
 )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = measuring.parser(__doc__)
-    add = parser.add_argument
-    add("--shapes", type=measuring.shape_of, nargs="+", default=SHAPES, metavar="B,T,D,n")
-    add("--windows", type=window, nargs="*", default=[32, 64, None], metavar="W", help="or `all`")
-    add("--modes", nargs="+", default=MODES, choices=MODES)
-    add("--gate-std", type=float, default=0.5)
-    add("--repeats", type=int, default=20, help="timed runs of each side")
-    add("--seconds", type=float, default=5, help="a row takes no longer, or has 3 repeats only")
-    return parser
 
 
 @dataclasses.dataclass(frozen=True)

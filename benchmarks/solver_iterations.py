@@ -14,14 +14,37 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = arguments.parser(__doc__)
+    add = made.add_argument
+    add("--gate-stds", type=float, nargs="+", default=[0.5, 1, 2, 4, 10])
+    add("--lengths", type=int, nargs="+", default=[1024, 8192], metavar="T")
+    add("--input-std", type=float, default=1)
+    add(
+        "--newton-windows",
+        type=arguments.window,
+        nargs="*",
+        default=[16, 32, 64, 128, None],
+        metavar="W",
+    )
+    add("--elk-windows", type=arguments.window, nargs="*", default=[32, None], metavar="W")
+    return made
+
+
+if __name__ == "__main__":
+    _parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import numpy as np
-from measuring import line, parser, prepare
+from measuring import line, prepare
 
 BATCH, DIM = 4, 64
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+def main(given: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(given)
     _, _, reference = prepare(options.core)
     columns = solvers(options.newton_windows, options.elk_windows)
     heading = ["gate std", "T", "Lyapunov exponent", *columns]
@@ -36,22 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for solver in columns.values()
             ]
             print(line([f"{gate_std:g}", str(length), exponent, *counts]), flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    made = parser(__doc__)
-    add = made.add_argument
-    add("--gate-stds", type=float, nargs="+", default=[0.5, 1, 2, 4, 10])
-    add("--lengths", type=int, nargs="+", default=[1024, 8192], metavar="T")
-    add("--input-std", type=float, default=1)
-    add("--newton-windows", type=window, nargs="*", default=[16, 32, 64, 128, None], metavar="W")
-    add("--elk-windows", type=window, nargs="*", default=[32, None], metavar="W")
-    return made
-
-
-def window(text: str) -> int | None:
-    """Steps at a time, or `all`."""
-    return None if text == "all" else int(text)
 
 
 def solvers(newton_windows: Sequence[int | None], elk_windows: Sequence[int | None]) -> dict:

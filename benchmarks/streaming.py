@@ -19,6 +19,26 @@ import functools
 import os
 import time
 
+import arguments
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=100_000)
+    parser.add_argument(
+        "--generate",
+        type=arguments.shape_of,
+        nargs="+",
+        metavar="D,n,layers,vocabulary",
+        help="sizes of Mambas that write; 768,16,24,50280 are those of Mamba-130m",
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="of a text that is generated")
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # transformers imports it through PyTorch. Loaded after TensorFlow, it ends the process.
@@ -208,17 +228,7 @@ def report_generation(sizes, length, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tokens", type=int, default=100_000)
-    parser.add_argument(
-        "--generate",
-        type=measuring.shape_of,
-        nargs="+",
-        metavar="D,n,layers,vocabulary",
-        help="sizes of Mambas that write; 768,16,24,50280 are those of Mamba-130m",
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="of a text that is generated")
-    options = parser.parse_args()
+    options = make_parser().parse_args()
     for sizes in options.generate or ():
         report_generation(sizes, options.tokens, options.repeats)
     for build in () if options.generate else (three_layers, residual_blocks):

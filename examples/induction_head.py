@@ -24,6 +24,75 @@ import platform
 import sys
 import time
 
+# The accuracy in the paper for n=8, D=16, length 16.
+PAPER = {
+    "coffee": 0.99,
+    "coffee-no-feedback": 0.74,
+    "coffee-linear-feedback": 0.16,
+    "linearized-s6": 0.68,
+    "s6": 0.68,
+    "s6-mamba": 0.68,
+}
+# Sequences are made of the symbols 1 to 7, and 0 is the padding. The paper's parameter counts,
+# 3nD + 8D = 512 for COFFEE and 3nD + D² + 9D = 784 for S6, need one more, which never occurs.
+SYMBOLS = 9
+# Training ends here: what is counted afterwards on other sequences is at least 0.995, then.
+TARGET = 0.998
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [options]",
+        description=__doc__.partition("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = functools.partial(parser.add_argument, metavar="NUMBER", type=positive_integer)
+    add("--model", type=str, metavar="", choices=PAPER, default="coffee", help=", ".join(PAPER))
+    solvers = "how states are found: auto, sequential; newton, elk for coffee; associative for s6"
+    starts = "where weights start: paper, or series, the layers' default"
+    add("--start", type=str, metavar="", choices=("paper", "series"), default="paper", help=starts)
+    add("--solver", type=str, metavar="", default="auto", help=solvers)
+    add("--n", default=8, help="states per feature")
+    add("--dim", default=16, help="features, D")
+    add("--length", default=16, help="symbols in a sequence")
+    add("--trigger-length", default=1, help="symbols in the trigger")
+    add("--target-length", default=1, help="symbols in the target")
+    add("--noise-length", type=int, default=0, help="noise symbols between trigger and target")
+    add("--batch-size", default=512, help="sequences in a training step")
+    add("--epochs", default=3, help=f"epochs at most; an accuracy of {TARGET} ends training early")
+    add("--steps", default=10_000, help="training steps in an epoch, as the paper counts them")
+    add("--validate-every", default=1000, help="training steps in one of the epochs Keras shows")
+    add("--seed", type=int, default=0, help="of the weights, the sequences and the trigger")
+    add(
+        "--output",
+        type=pathlib.Path,
+        default="outputs/induction_head",
+        metavar="DIR",
+        help="where to write",
+    )
+    rate_help = "of Adam (default: 0.003 for s6, else 0.01)"
+    add("--learning-rate", type=positive_number, default=argparse.SUPPRESS, help=rate_help)
+    unit_help = "symbol whose vector is fixed to ones; auto: 0 for coffee…, none for the others"
+    units = ("auto", "none", *map(str, range(SYMBOLS)))
+    add("--unit-symbol", type=str, choices=units, default="auto", metavar="", help=unit_help)
+    return parser
+
+
+def positive_integer(text):
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def positive_number(text):
+    if not 0 < float(text) < math.inf:
+        raise ValueError
+    return float(text)
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras_coffee  # isort: skip. First, since it says which backend is missing.
 
 import keras
@@ -33,19 +102,14 @@ from keras_coffee.callbacks import StopAtTarget
 from keras_coffee.datasets import InductionHead
 from keras_coffee.layers import SoftminLogits, SymbolEmbedding
 
-MODELS = {  # the layer, and the accuracy in the paper for n=8, D=16, length 16
-    "coffee": (CoffeeLayer, 0.99),
-    "coffee-no-feedback": (functools.partial(CoffeeLayer, feedback=None), 0.74),
-    "coffee-linear-feedback": (functools.partial(CoffeeLayer, feedback="linear"), 0.16),
-    "linearized-s6": (LinearizedS6Layer, 0.68),
-    "s6": (S6Layer, 0.68),
-    "s6-mamba": (S6Layer.mamba, 0.68),
+LAYERS = {
+    "coffee": CoffeeLayer,
+    "coffee-no-feedback": functools.partial(CoffeeLayer, feedback=None),
+    "coffee-linear-feedback": functools.partial(CoffeeLayer, feedback="linear"),
+    "linearized-s6": LinearizedS6Layer,
+    "s6": S6Layer,
+    "s6-mamba": S6Layer.mamba,
 }
-# Sequences are made of the symbols 1 to 7, and 0 is the padding. The paper's parameter counts,
-# 3nD + 8D = 512 for COFFEE and 3nD + D² + 9D = 784 for S6, need one more, which never occurs.
-SYMBOLS = 9
-# Training ends here: what is counted afterwards on other sequences is at least 0.995, then.
-TARGET = 0.998
 
 
 def load_data(args):
@@ -62,14 +126,13 @@ def load_data(args):
 
 
 def build_model(args):
-    layer, _ = MODELS[args.model]
     start = "standard_normal" if args.model.startswith("s6") else "orthonormal_symbols"
     embedding = SymbolEmbedding(SYMBOLS, args.dim, args.unit_symbol, embeddings_initializer=start)
     return keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),
             embedding,
-            layer(args.n, start=args.start, solver=args.solver),
+            LAYERS[args.model](args.n, start=args.start, solver=args.solver),
             SoftminLogits(embedding, last=args.target_length),
         ]
     )
@@ -113,8 +176,7 @@ def plot_learning_curve(history, args):
         axes.plot(history["steps"], history[f"val_{quantity}"], ".-", label="validation")
         axes.set(xlabel="training steps", ylabel=quantity)
         axes.grid(alpha=0.3)
-    _, paper_accuracy = MODELS[args.model]
-    axes.axhline(paper_accuracy, color="grey", ls="--", label="paper (n=8, D=16, length 16)")
+    axes.axhline(PAPER[args.model], color="grey", ls="--", label="paper (n=8, D=16, length 16)")
     axes.legend()
     figure.savefig(args.output / "learning_curve.png", dpi=150)
 
@@ -143,56 +205,6 @@ def main(argv=None):
     print(f"Learning curve, model and results are in {args.output}/.")
     summary = "validation accuracy={accuracy:.4f} loss={loss:.4f} parameters={parameters}"
     print((summary + " steps={steps}").format(**results))
-
-
-def make_parser():
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [options]",
-        description=__doc__.partition("\n")[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = functools.partial(parser.add_argument, metavar="NUMBER", type=positive_integer)
-    add("--model", type=str, metavar="", choices=MODELS, default="coffee", help=", ".join(MODELS))
-    solvers = "how states are found: auto, sequential; newton, elk for coffee; associative for s6"
-    starts = "where weights start: paper, or series, the layers' default"
-    add("--start", type=str, metavar="", choices=("paper", "series"), default="paper", help=starts)
-    add("--solver", type=str, metavar="", default="auto", help=solvers)
-    add("--n", default=8, help="states per feature")
-    add("--dim", default=16, help="features, D")
-    add("--length", default=16, help="symbols in a sequence")
-    add("--trigger-length", default=1, help="symbols in the trigger")
-    add("--target-length", default=1, help="symbols in the target")
-    add("--noise-length", type=int, default=0, help="noise symbols between trigger and target")
-    add("--batch-size", default=512, help="sequences in a training step")
-    add("--epochs", default=3, help=f"epochs at most; an accuracy of {TARGET} ends training early")
-    add("--steps", default=10_000, help="training steps in an epoch, as the paper counts them")
-    add("--validate-every", default=1000, help="training steps in one of the epochs Keras shows")
-    add("--seed", type=int, default=0, help="of the weights, the sequences and the trigger")
-    add(
-        "--output",
-        type=pathlib.Path,
-        default="outputs/induction_head",
-        metavar="DIR",
-        help="where to write",
-    )
-    rate_help = "of Adam (default: 0.003 for s6, else 0.01)"
-    add("--learning-rate", type=positive_number, default=argparse.SUPPRESS, help=rate_help)
-    unit_help = "symbol whose vector is fixed to ones; auto: 0 for coffee…, none for the others"
-    units = ("auto", "none", *map(str, range(SYMBOLS)))
-    add("--unit-symbol", type=str, choices=units, default="auto", metavar="", help=unit_help)
-    return parser
-
-
-def positive_integer(text):
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
-def positive_number(text):
-    if not 0 < float(text) < math.inf:
-        raise ValueError
-    return float(text)
 
 
 def complete(args):

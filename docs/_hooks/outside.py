@@ -1,11 +1,13 @@
 """What the site shows from outside docs/: files of the root, the notebooks, and links.
 
 On GitHub every link is a path, and works. On the site a path to a page is a link to that page, and
-a path to anything else of the repository its name, or a link once mkdocs.yml has a `repo_url`.
+a path to anything else of the repository its name, or a link once the addresses in pyproject.toml
+are real ones.
 """
 
 import os
 import re
+import tomllib
 from pathlib import Path
 
 from mkdocs.structure.files import File
@@ -25,6 +27,14 @@ SHOWN = {
 }
 SOURCES = {page: path for path, page in SHOWN.items()}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_config(config):
+    """Takes the addresses from pyproject.toml, unless they are still placeholders."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    if "OWNER" not in urls["Repository"]:
+        config.repo_url, config.site_url = urls["Repository"], urls["Documentation"]
+    return config
 
 
 def on_files(files, config):

@@ -128,19 +128,26 @@ def _classification(name, classes):
 
 def _sequences(name, part):
     """Padded sequences and classes from a file of the archive."""
-    text = (_archive() / name / f"{name}_{part}.ts").read_text()
-    _, _, lines = text.partition("@data")
-    sequences, labels = [], []
-    for line in lines.split():
-        *channels, label = line.split(":")
-        sequences.append(np.array([row.split(",") for row in channels], "float32").T)
-        labels.append(label)
+    series, labels = labelled(name, part)
+    sequences = [x.T for x in series]
     padded = keras.utils.pad_sequences(sequences, None, "float32", "post", value=PADDING)
     return padded, np.unique(labels, return_inverse=True)[1].astype("int32")
 
 
+def labelled(name, part):
+    """Series `(features, time)` and labels, strings, from a file of the archive."""
+    text = (archive() / name / f"{name}_{part}.ts").read_text()
+    _, _, lines = text.partition("@data")
+    series, labels = [], []
+    for line in lines.split():
+        *channels, label = line.split(":")
+        series.append(np.array([row.split(",") for row in channels], "float32"))
+        labels.append(label)
+    return series, labels
+
+
 @functools.cache
-def _archive():
+def archive():
     """The series in aeon's wheel, which is fetched from the package index and not installed."""
     folder = pathlib.Path("outputs/data")
     if not list(folder.glob("aeon-*.whl")):

@@ -9,19 +9,30 @@ One setting changes at a time, the others are those of `BASE`. Each finished run
 
 import argparse
 import collections
-import json
+import functools
 import pathlib
 import time
 
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
+import tables
 from series import TASKS
 
 from keras_coffee import CoffeeLayer
 
 RESULTS = pathlib.Path("results/sizes")
 PAGE = pathlib.Path("docs/building.md")
-MARKS = "<!-- sizes -->", "<!-- end of sizes -->"
 BASE = {"width": 32, "n": 8, "blocks": 2, "rate": 0.01}
 VALUES = {
     "width": (4, 8, 16, 32, 64),
@@ -68,23 +79,18 @@ def run(series, seed, rate, **sizes):
 
 def run_all(seeds):
     series = TASKS["weather"]()
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for seed in range(seeds):
         for chosen in settings():
             name = "-".join(f"{key}{value}" for key, value in chosen.items())
             file = RESULTS / f"{name}.seed{seed}.json"
-            if not file.exists():
-                found = chosen | {"seed": seed, "backend": keras.config.backend()}
-                found |= {"keras": keras.__version__, **run(series, seed, **chosen)}
-                file.write_text(json.dumps(found, indent=1) + "\n")
-                print(f"{file.stem}: {found['error']:.3f}", flush=True)
+            again = functools.partial(run, series, seed, **chosen)
+            tables.keep(file, chosen | {"seed": seed}, again)
 
 
 def report():
-    """Writes the tables into the page, between its two marks."""
+    """Writes the tables into the page."""
     errors, parameters = collections.defaultdict(list), {}
-    for file in sorted(RESULTS.glob("*.json")):
-        result = json.loads(file.read_text())
+    for result in tables.read(RESULTS):
         key = tuple(result[name] for name in BASE)
         errors[key].append(result["error"])
         parameters[key] = result["parameters"]
@@ -96,15 +102,9 @@ def report():
         lines = [[TITLES[name], *map(str, values)], ["---"] * (len(values) + 1)]
         lines += [["error", *means], ["parameters", *counts]]
         parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    tables = "\n".join(parts)
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{tables}\n{MARKS[1]}{after}")
+    tables.fill(PAGE, "sizes", "\n".join(parts))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     report() if arguments.what == "report" else run_all(arguments.seeds)

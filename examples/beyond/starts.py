@@ -9,18 +9,37 @@ Each finished run is kept in `results/starts/`; runs that are there are not made
 
 import argparse
 import collections
-import json
+import functools
 import pathlib
 import time
 
+TASK_TITLES = {
+    "weather": "The quick start's series: error in degrees",
+    "seasonal": "A season with level shifts: error",
+    "co2": "CO₂ on Mauna Loa, 26 weeks ahead: error in ppm",
+    "vowels": "JapaneseVowels: accuracy",
+}
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    names = ", ".join(TASK_TITLES)
+    parser.add_argument("names", nargs="*", help=f"of {names}, or report; default: all")
+    parser.add_argument("--seeds", type=int, default=5)
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
+import tables
 from models import LAYERS, MODELS
 from series import TASKS
 
 RESULTS = pathlib.Path("results/starts")
 PAGE = pathlib.Path("docs/building.md")
-MARKS = "<!-- tables -->", "<!-- end of tables -->"
 TITLES = {
     "gru": "GRU",
     "coffee": "COFFEE",
@@ -28,12 +47,6 @@ TITLES = {
     "s6": "S6",
     "s6_paper": "S6, paper",
     "s6_mamba": "S6.mamba",
-}
-TASK_TITLES = {
-    "weather": "The quick start's series: error in degrees",
-    "seasonal": "A season with level shifts: error",
-    "co2": "CO₂ on Mauna Loa, 26 weeks ahead: error in ppm",
-    "vowels": "JapaneseVowels: accuracy",
 }
 # Epochs and Adam's rate, the same for every layer.
 TRAINING = {
@@ -84,49 +97,31 @@ def run_all(names, seeds):
         for seed in range(seeds):
             for task, model, layer in rows([name]):
                 file = RESULTS / f"{task}.{model.replace(' ', '-')}.{layer}.seed{seed}.json"
-                if file.exists():
-                    continue
-                found = run(task, series, model, layer, seed)
                 settings = {"task": task, "model": model, "layer": layer, "seed": seed}
-                settings |= {"backend": keras.config.backend(), "keras": keras.__version__}
-                RESULTS.mkdir(parents=True, exist_ok=True)
-                file.write_text(json.dumps(settings | found, indent=1) + "\n")
-                print(f"{file.stem}: {found['score']:.4f}", flush=True)
+                tables.keep(
+                    file, settings, functools.partial(run, task, series, model, layer, seed)
+                )
 
 
 def report():
-    """Writes the tables into the page, between its two marks."""
+    """Writes the tables into the page."""
     scores = collections.defaultdict(list)
-    for file in sorted(RESULTS.glob("*.json")):
-        result = json.loads(file.read_text())
+    for result in tables.read(RESULTS):
         scores[result["task"], result["model"], result["layer"]].append(result["score"])
     head = ["| | " + " | ".join(TITLES.values()) + " |", "|---" * (len(TITLES) + 1) + "|"]
     lines = []
     for task, title in TASK_TITLES.items():
         lines += [f"**{title}**", "", *head]
         for model in MODELS:
-            cells = [cell(scores[task, model, layer]) for layer in TITLES]
+            cells = [tables.spread(scores[task, model, layer]) for layer in TITLES]
             if any(cells):
                 lines.append(f"| {model} | " + " | ".join(cells) + " |")
         lines.append("")
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    text = "\n".join(lines)
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}")
-
-
-def cell(scores):
-    if not scores:
-        return ""
-    mean, spread = np.mean(scores), np.std(scores)
-    return f"{mean:.3f} ± {spread:.3f} ({len(scores)})"
+    tables.fill(PAGE, "tables", "\n".join(lines))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(TASKS)}, or report; default: all")
-    parser.add_argument("--seeds", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = make_parser().parse_args()
     if arguments.names == ["report"]:
         report()
     else:

@@ -7,8 +7,13 @@ The processes talk by gloo and compute on the CPU. One training step must take t
 it takes in a single process.
 """
 
+import argparse
 import os
 import sys
+
+if __name__ == "__main__":
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=form).parse_args()
 
 os.environ["KERAS_BACKEND"] = "torch"
 # With a GPU for each process: neither this line nor gloo, but nccl and torch.cuda.set_device.

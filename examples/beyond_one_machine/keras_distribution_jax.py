@@ -6,7 +6,12 @@ The devices are parts of one CPU. One training step by `fit` must take the gradi
 on a single device.
 """
 
+import argparse
 import os
+
+if __name__ == "__main__":
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=form).parse_args()
 
 os.environ["KERAS_BACKEND"] = "jax"
 # Eight devices out of one CPU. Without these two lines: the accelerators of the machine.

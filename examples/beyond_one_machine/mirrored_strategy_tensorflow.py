@@ -6,8 +6,13 @@ The devices are parts of one CPU. One training step by `fit` must take the gradi
 on a single device.
 """
 
+import argparse
 import os
 import sys
+
+if __name__ == "__main__":
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=form).parse_args()
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 

@@ -13,6 +13,28 @@ from pydoc_data import topics
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
+
+def parser() -> argparse.ArgumentParser:
+    """What can be set."""
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--text", type=Path, help="a text file; by default Python's help")
+    p.add_argument("--mixer", choices=("mamba", "coffee", "min-gru"), default="mamba")
+    p.add_argument("--dim", type=int, default=96, help="features between the blocks")
+    p.add_argument("--blocks", type=int, default=2)
+    p.add_argument("--length", type=int, default=128, help="characters in a row")
+    p.add_argument("--batch-size", type=int, default=16)
+    p.add_argument("--epochs", type=int, default=3)
+    p.add_argument("--learning-rate", type=float, default=0.004)
+    p.add_argument("--prompt", default="The statement ")
+    p.add_argument("--new", type=int, default=300, help="characters to write")
+    p.add_argument("--temperature", type=float, default=0.7)
+    p.add_argument("--seed", type=int, default=0)
+    return p
+
+
+if __name__ == "__main__":
+    parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras
 import numpy as np
 from keras import ops
@@ -98,24 +120,6 @@ def train(text: str, arguments: argparse.Namespace) -> tuple[keras.Model, float]
         verbose=2,
     )
     return model, history.history["val_loss"][-1] / math.log(2)
-
-
-def parser() -> argparse.ArgumentParser:
-    """What can be set."""
-    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--text", type=Path, help="a text file; by default Python's help")
-    p.add_argument("--mixer", choices=MIXERS, default="mamba")
-    p.add_argument("--dim", type=int, default=96, help="features between the blocks")
-    p.add_argument("--blocks", type=int, default=2)
-    p.add_argument("--length", type=int, default=128, help="characters in a row")
-    p.add_argument("--batch-size", type=int, default=16)
-    p.add_argument("--epochs", type=int, default=3)
-    p.add_argument("--learning-rate", type=float, default=0.004)
-    p.add_argument("--prompt", default="The statement ")
-    p.add_argument("--new", type=int, default=300, help="characters to write")
-    p.add_argument("--temperature", type=float, default=0.7)
-    p.add_argument("--seed", type=int, default=0)
-    return p
 
 
 def main(given: list[str] | None = None) -> None:

@@ -13,6 +13,19 @@ import argparse
 import pathlib
 import tempfile
 
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=pathlib.Path("outputs/ih0.png"), metavar="FILE"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import numpy as np
 import training
 from induction_heads import IH0_PAPER, Ih0
@@ -47,12 +60,7 @@ def draw(model, file):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=pathlib.Path("outputs/ih0.png"), metavar="FILE"
-    )
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         result = training.run(Ih0(), args.seed, pathlib.Path(folder), budget_minutes=10)
     for symbol, vector in enumerate(result["vectors"], start=1):

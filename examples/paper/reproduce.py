@@ -22,6 +22,29 @@ import importlib
 import pathlib
 import sys
 
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="tables, rows, or the word report")
+    add("--all", action="store_true", help="every row")
+    add("--list", action="store_true", help="name the rows and end")
+    add("--seeds", type=int, default=1, help="runs of each row, seeds 0, 1, … (default: 1)")
+    add("--budget-minutes", type=float, default=60.0, help="for each run (default: 60)")
+    add("--smoke", action="store_true", help="a few steps of each, to see that all of it runs")
+    add("--again", action="store_true", help="from the start, beside the runs that there are")
+    folder = {"type": pathlib.Path, "metavar": "DIR"}
+    add("--results", **folder, help="of finished runs (default: results/paper or beyond)")
+    add("--work", **folder, help="weights, to resume from (default: outputs/paper or beyond)")
+    add("--docs", **folder, help="of the report (default: docs)")
+    return parser
+
+
+if __name__ == "__main__":
+    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+
 import keras_coffee  # noqa: F401  isort: skip. First: it says which backend is missing.
 
 import keras
@@ -88,26 +111,6 @@ def act(parser, args):
         importlib.import_module(args.suite.report).write(args.suite.rows, args.results, args.docs)
     else:
         run_rows(chosen(parser, args), args)
-
-
-def make_parser():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    parser.set_defaults(suite=PAPER)
-    add("names", nargs="*", metavar="NAME", help="tables, rows, or the word report")
-    add("--all", action="store_true", help="every row")
-    add("--list", action="store_true", help="name the rows and end")
-    add("--seeds", type=int, default=1, help="runs of each row, seeds 0, 1, … (default: 1)")
-    add("--budget-minutes", type=float, default=60.0, help="for each run (default: 60)")
-    add("--smoke", action="store_true", help="a few steps of each, to see that all of it runs")
-    add("--again", action="store_true", help="from the start, beside the runs that there are")
-    folder = {"type": pathlib.Path, "metavar": "DIR"}
-    add("--results", **folder, help="of finished runs (default: results/paper or beyond)")
-    add("--work", **folder, help="weights, to resume from (default: outputs/paper or beyond)")
-    add("--docs", **folder, help="of the report (default: docs)")
-    return parser
 
 
 def settle_folders(args):

@@ -21,6 +21,19 @@ import subprocess
 import sys
 import time
 
+import arguments
+
+
+def make_parser():
+    parser = arguments.make_parser(__doc__)
+    parser.add_argument("--workers", type=arguments.positive, default=2, help="default: 2")
+    return parser
+
+
+if __name__ == "__main__":
+    # --help and mistakes end here: what follows needs a backend and KerasTuner.
+    make_parser().parse_args()
+
 import project
 import search
 
@@ -34,9 +47,7 @@ class FailedError(Exception):
 
 
 def main(argv=None):
-    parser = search.make_parser()
-    parser.description = __doc__
-    parser.add_argument("--workers", type=search.positive, default=2, help="default: 2")
+    parser = make_parser()
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
     if args.smoke:

@@ -7,8 +7,6 @@ import signal
 
 import keras_tuner
 
-TUNERS = ("random", "hyperband", "bayesian")
-
 
 class UnusableError(Exception):
     """A folder or an argument is not what it should be; the message says what to do."""

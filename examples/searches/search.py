@@ -9,22 +9,23 @@ The same command goes on with a search that was interrupted; with more --trials,
 README.md has the spaces and what was found. Needs the extras tuner and plots.
 """
 
-import argparse
-import json
 import os
-import pathlib
 import signal
 import sys
+
+import arguments
+
+if __name__ == "__main__":
+    # --help and mistakes end here: what follows needs a backend and KerasTuner.
+    arguments.make_parser(__doc__).parse_args()
 
 import keras_coffee  # noqa: F401  isort: skip. First: it says which backend is missing.
 
 import keras
 import leaderboard
 from hypermodels import InductionHeadHyperModel, MnistHyperModel
-from objectives import OBJECTIVES
-from project import TUNERS, Project, UnusableError
+from project import Project, UnusableError
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = {"induction-heads": InductionHeadHyperModel, "mnist": MnistHyperModel}
 SMOKE = {
     "induction-heads": {"steps": 4, "batch_size": 8, "validation_sequences": 1000},
@@ -35,12 +36,12 @@ ROLE = "KERASTUNER_TUNER_ID"
 
 
 def main(argv=None):
-    parser = make_parser()
+    parser = arguments.make_parser(__doc__)
     args = parser.parse_args(argv)
     if args.smoke and args.results:
         parser.error("--smoke finds nothing that is worth --results")
     try:
-        for tuner in TUNERS if args.smoke else [args.tuner]:
+        for tuner in arguments.TUNERS if args.smoke else [args.tuner]:
             for model in MODELS if args.smoke else [args.model]:
                 run(args, model, tuner)
     except UnusableError as error:
@@ -48,31 +49,6 @@ def main(argv=None):
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on.")
         sys.exit(128 + signal.SIGINT)
-
-
-def make_parser():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("model", choices=MODELS, nargs="?", default="induction-heads")
-    add("--tuner", choices=TUNERS, default="random", help="default: random")
-    add("--objective", choices=OBJECTIVES, default="accuracy", help="default: accuracy")
-    add("--trials", type=positive, default=20, help="not for Hyperband (default: 20)")
-    settings = "default: that of the model"
-    add("--target", type=float, help=f"validation accuracy that ends a trial; {settings}")
-    add("--epochs", type=positive, help=f"of a trial, at most; {settings}")
-    add("--patience", type=positive, help=f"epochs without gain that end a trial; {settings}")
-    add("--steps", type=positive, help=f"batches in an epoch, induction heads only; {settings}")
-    add("--seed", type=int, default=0, help="of weights, data and tuner (default: 0)")
-    only = "choose NAME from these values alone; may be given several times"
-    add("--only", action="append", default=[], type=named_values, metavar="NAME=A,B", help=only)
-    folder = {"type": pathlib.Path, "metavar": "DIR"}
-    add("--work", **folder, help="of searches, to resume from (default: outputs/searches)")
-    default = ROOT / "results" / "searches"
-    add("--results", **folder, nargs="?", const=default, help="write a JSON file there too")
-    add("--smoke", action="store_true", help="a few tiny trials of each model with each tuner")
-    return parser
 
 
 def run(args, name, tuner_name):
@@ -103,7 +79,9 @@ def prepare(args, name, tuner_name):
         hypermodel = MODELS[name](args.objective, seed=args.seed, only=dict(args.only), **given)
     except ValueError as error:
         raise UnusableError(f"--only: {error}") from error
-    base = args.work or ROOT / "outputs" / ("smoke/searches" if args.smoke else "searches")
+    base = args.work or arguments.ROOT / "outputs" / (
+        "smoke/searches" if args.smoke else "searches"
+    )
     parts = (name, tuner_name, args.objective, keras.config.backend(), f"seed{args.seed}")
     identity = {
         "model": name,
@@ -127,27 +105,6 @@ def show(project, tuner, results):
         file = results / f"{project.folder.name}.json"
         leaderboard.write_results(file, project.identity, trials, test)
         print(f"Results: {file}")
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, received {text}")
-    return value
-
-
-def named_values(text):
-    name, equals, values = text.partition("=")
-    if not (name and equals and values):
-        raise argparse.ArgumentTypeError(f"write NAME=A,B, as in n=1,2; received {text!r}")
-    return name, [_parsed(value) for value in values.split(",")]
-
-
-def _parsed(value):
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
 
 
 if __name__ == "__main__":

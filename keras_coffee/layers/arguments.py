@@ -20,17 +20,17 @@ def positive_integer(name: str, value: Any) -> int:
     return int(value)
 
 
+_INITIALIZERS = "Each of its weights has an initializer of its own; help() lists them."
 # What `keras.layers.GRU` or `LSTM` takes and no layer here does, with what to do instead.
 _INSTEAD = {
     "activation": "Put a keras.layers.Activation behind it.",
-    "bias_initializer": "Each of its weights has an initializer of its own; help() lists them.",
+    "bias_initializer": _INITIALIZERS,
     "dropout": "Put a keras.layers.Dropout in front of it.",
     "implementation": "Leave it out.",
-    "kernel_initializer": "Each of its weights has an initializer of its own; help() lists them.",
+    "kernel_initializer": _INITIALIZERS,
     "recurrent_activation": "Leave it out.",
     "recurrent_dropout": "Put a keras.layers.Dropout in front of it: the state is never dropped.",
-    "recurrent_initializer": "Each of its weights has an initializer of its own; help() lists "
-    "them.",
+    "recurrent_initializer": _INITIALIZERS,
     "reset_after": "Leave it out.",
     "seed": "Give the seed to an initializer, or call keras.utils.set_random_seed.",
     "time_major": "Inputs are (batch, time, features): keras.ops.swapaxes(x, 0, 1) makes them so.",

@@ -211,6 +211,12 @@ def test_a_finished_run_becomes_a_file_and_is_not_run_again(tmp_path, capsys):
         reproduce.records.read(tmp_path / "results")
 
 
+def parsed(arguments):
+    args = reproduce.make_parser().parse_args(arguments)
+    args.suite = reproduce.PAPER
+    return args
+
+
 @pytest.mark.parametrize(
     "arguments, results, work, docs",
     [
@@ -225,7 +231,7 @@ def test_a_finished_run_becomes_a_file_and_is_not_run_again(tmp_path, capsys):
     ],
 )
 def test_runs_of_another_kind_have_folders_of_their_own(arguments, results, work, docs):
-    args = reproduce.make_parser().parse_args(arguments)
+    args = parsed(arguments)
     reproduce.settle_folders(args)
     folders = args.results, args.work, args.docs
     assert folders == (ROOT / results, ROOT / work, ROOT / docs)
@@ -238,7 +244,7 @@ def test_the_rows_are_listed(capsys):
 
 def test_rows_are_run_in_the_order_in_which_they_are_named():
     names = ["table5-length256", "table4", "table4-target2"]
-    rows = reproduce.chosen(None, reproduce.make_parser().parse_args(names))
+    rows = reproduce.chosen(None, parsed(names))
     assert [row.name for row in dict.fromkeys(rows)] == [names[0], names[2], "table4-trigger2"]
 
 

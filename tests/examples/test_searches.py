@@ -98,7 +98,7 @@ def test_the_score_orders_small_models_at_the_target_first():
 
 
 def arguments(folder, *more):
-    return search.make_parser().parse_args(["--smoke", "--work", str(folder), *more])
+    return search.arguments.make_parser("").parse_args(["--smoke", "--work", str(folder), *more])
 
 
 def run(folder, *more, model="induction-heads", tuner="random"):
@@ -309,7 +309,7 @@ def test_the_guide_has_every_parameter_and_commands_that_are_understood():
     commands = re.findall(r"search\.py(.*)", blocks)
     assert len(commands) == 7
     for command in commands:
-        args = search.make_parser().parse_args(command.split())
+        args = search.arguments.make_parser("").parse_args(command.split())
         search.prepare(args, args.model, args.tuner)
 
 

@@ -84,10 +84,12 @@ class _Run:
     def fill(self, start, stop, state):
         """The states before each of some steps, and the one after the last of them."""
         step, _ = self.recurrence.functions(self.weights)
+        # One call for all views: an index costs as much as an operation of a step.
+        steps = zip(*(x[:, start:stop].unbind(1) for x in self.sequences), strict=True)
         before = []
-        for t in range(start, min(stop, self.length)):
+        for inputs in steps:
             before.append(state)
-            state = step(state, [x[:, t] for x in self.sequences])
+            state = step(state, list(inputs))
         return before, state
 
     def slices(self, start, stop):
