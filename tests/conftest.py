@@ -14,7 +14,7 @@ if shutil.which("nvidia-smi") is None:
 
 # On JAX most of the time goes to XLA, half of that to LLVM, which optimizes programs that then run
 # once on a few numbers. The processes that tests start inherit it. Set to nothing, as in
-# `make test-nightly` and `make dist-check`, programs and kernels are those that users run.
+# `make test-nightly` and `make dist-check`, programs are those that users run.
 if os.environ.get("KERAS_BACKEND") == "jax":
     os.environ.setdefault(
         "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -25,13 +25,6 @@ if os.environ.get("KERAS_BACKEND") == "jax":
 gc.set_threshold(50_000, 20, 20)
 
 import keras  # noqa: E402
-
-from keras_coffee.backend.cpu import compiler  # noqa: E402
-
-if keras.config.backend() != "torch" and os.environ.get("XLA_FLAGS") != "":
-    # A new machine compiles a hundred kernels for each backend, in 0.6 s each instead of 1.5. The
-    # same C is optimized where PyTorch's tests run it.
-    compiler._FLAGS = tuple({"-O3": "-O1"}.get(flag, flag) for flag in compiler._FLAGS)
 
 # Failures print what reproduces them; nothing is kept from run to run.
 hypothesis.settings.register_profile(
