@@ -5,7 +5,6 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from gradients import compiled
 from keras import ops
 from keras.src import testing
 from nightly import by_night
@@ -54,7 +53,7 @@ def test_equation(case):
     outputs, *_ = expected(layer, inputs)
     scale = np.abs(outputs).max()
     np.testing.assert_allclose(
-        ops.convert_to_numpy(compiled(layer)(inputs)), outputs, atol=ROUNDING * scale, rtol=0
+        ops.convert_to_numpy(layer(inputs)), outputs, atol=ROUNDING * scale, rtol=0
     )
 
 
