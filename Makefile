@@ -65,9 +65,9 @@ search-smoke: .venv/installed-search-$(KERAS_BACKEND)
 		--workers 2 --trials 4 --epochs 1 --steps 4 --work outputs/smoke/searches/distributed
 
 # With the small settings that each notebook holds for it. What their first cells install is here, and
-# tests may be using it: they run dry.
+# tests may be using it: they run dry, and leave what it depends on alone, which takes pip seconds.
 notebooks: .venv/installed-dev
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DRY_RUN=1 OMP_NUM_THREADS=1 \
+	PIP_DRY_RUN=1 PIP_NO_DEPS=1 PIP_NO_BUILD_ISOLATION=0 OMP_NUM_THREADS=1 \
 		$(RUN) -m pytest --nbmake --nbmake-timeout=300 examples/notebooks $(ARGS)
 
 docs: .venv/installed-docs
@@ -96,7 +96,7 @@ $(BACKENDS:%=dist-check-%): dist-check-%: dist
 	outputs/dist-$*/bin/python -m pip install --quiet --disable-pip-version-check \
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(CONSTRAINTS_$(VERSIONS)) \
 		dist/*.whl $(PACKAGE_$*) pytest hypothesis mypy==2.4.1
-	KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
+	XLA_FLAGS= KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
 		tests/release/installed.py tests/layers tests/ops \
 		tests/test_architecture.py tests/test_readme.py tests/test_streaming.py \
 		-W "ignore:keras_coffee runs its recurrences without" $(ARGS)
@@ -123,11 +123,10 @@ $(SUITE): part-%: .venv/installed-dev
 test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) -m pytest tests/export tests/layers tests/ops tests/solvers \
+	XLA_FLAGS= KERAS_BACKEND=$* $(RUN) -m pytest tests/benchmarks tests/docs tests/examples \
+		tests/export tests/layers tests/ops tests/solvers \
 		tests/test_architecture.py tests/test_drop_in.py tests/test_models.py \
 		tests/backend/test_jax_kernels.py tests/backend/test_triton.py \
-		tests/examples/test_induction_head.py tests/examples/test_searches.py \
-		tests/benchmarks/test_bench.py tests/benchmarks/test_solver_benchmarks.py \
 		--hypothesis-profile=nightly $(ARGS)
 
 # Side by side with other implementations, installed here without what they depend on beyond this.

@@ -2,7 +2,10 @@
 
 import hypothesis
 import keras
+import pytest
 
 IS_NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 # PyTorch compiles nothing, and runs by day what JAX and TensorFlow leave for the night.
 IS_THOROUGH = IS_NIGHTLY or keras.config.backend() == "torch"
+once = pytest.mark.skipif(not IS_THOROUGH, reason="the same under every backend: on PyTorch")
+by_night = pytest.mark.skipif(not IS_THOROUGH, reason="by day on PyTorch, by night elsewhere")

@@ -10,7 +10,7 @@ from rounding import Rounded, assert_agrees
 
 
 def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, gated=False, seed=0):
-    """Arrays of a COFFEE scan of shape (B, T, D, n), by name: hard ones, unless told otherwise.
+    """Arrays of a COFFEE scan of shape (B, T, D, n), by name, hard ones by default.
 
     `gated`: with inputs and a bias of the gate, as large as the gate's weights.
     """

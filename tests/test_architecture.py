@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 import pytest
-from nightly import IS_THOROUGH
+from nightly import once
 
 import keras_coffee
 
@@ -118,9 +118,6 @@ def test_backends_have_the_functions_of_the_oracle():
         assert {name: functions[name] for name in names} == oracle
     source = inspect.getsource(keras_coffee.backend)
     assert all(f"{name} = framework.{name}" in source for name in oracle)
-
-
-once = pytest.mark.skipif(not IS_THOROUGH, reason="the same under every backend: on PyTorch")
 
 
 def run(code, **environment):

@@ -4,9 +4,11 @@ import numpy as np
 import oracles
 import pytest
 import rounding
+from nightly import once
 from rounding import Rounded
 from scans import coffee_arrays, cotangents_of, selective_arrays, widened
 
+pytestmark = once
 SHAPE = (2, 4, 2, 2)
 STEP = 1e-30
 

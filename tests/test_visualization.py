@@ -222,7 +222,7 @@ def test_names_stay_few_enough_to_be_read(dim, n, steps):
     assert heat_map(axes).shape == (dim * n, steps)
     for axis, places in ((axes.xaxis, steps), (axes.yaxis, dim)):
         assert min(10, places) <= len(ticks(axis)) <= 36
-    # A name stands in the middle of the rows of its feature.
+    # A name is in the middle of the rows of its feature.
     position, name = axes.get_yticks()[3], int(ticks(axes.yaxis)[3])
     assert position == name * n + (n - 1) / 2
 

@@ -1,4 +1,4 @@
-"""The least that a step costs on a card. README.md has the table of it."""
+"""The least that a step costs on a card."""
 
 import math
 

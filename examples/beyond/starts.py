@@ -14,9 +14,9 @@ import pathlib
 import time
 
 TASK_TITLES = {
-    "weather": "The quick start's series: error in degrees",
-    "seasonal": "A season with level shifts: error",
-    "co2": "CO₂ on Mauna Loa, 26 weeks ahead: error in ppm",
+    "weather": "temperature: error",
+    "seasonal": "season with level shifts: error",
+    "co2": "CO₂, 26 weeks ahead: error, ppm",
     "vowels": "JapaneseVowels: accuracy",
 }
 
@@ -109,15 +109,27 @@ def report():
     for result in tables.read(RESULTS):
         scores[result["task"], result["model"], result["layer"]].append(result["score"])
     head = ["| | " + " | ".join(TITLES.values()) + " |", "|---" * (len(TITLES) + 1) + "|"]
-    lines = []
+    lines = head
     for task, title in TASK_TITLES.items():
-        lines += [f"**{title}**", "", *head]
         for model in MODELS:
-            cells = [tables.spread(scores[task, model, layer]) for layer in TITLES]
-            if any(cells):
-                lines.append(f"| {model} | " + " | ".join(cells) + " |")
-        lines.append("")
+            found = [scores[task, model, layer] for layer in TITLES]
+            if any(found):
+                cells = " | ".join(map(cell, found))
+                lines.append(f"| {title}, {model} ({seeds_of(found)}) | {cells} |")
     tables.fill(PAGE, "tables", "\n".join(lines))
+
+
+def seeds_of(found):
+    """How many runs the cells of a row have."""
+    counts = sorted({len(scores) for scores in found if scores})
+    return f"{' to '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)}"
+
+
+def cell(scores):
+    """Mean and standard deviation; the number itself if there is one, nothing if there is none."""
+    if len(scores) < 2:
+        return "".join(f"{score:.3f}" for score in scores)
+    return f"{np.mean(scores):.3f} ± {np.std(scores):.3f}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,30 @@
 """The means of a Kalman smoother, in parallel over time.
 
-The derivation, with the letters used here, is in docs/theory.md.
+docs/theory.md says why a smoother solves a damped Newton step. Its system is
+
+    δ(k) = J(k) δ(k-1) + b(k) + v(k),  v ~ N(0, I)
+    0 = δ(k) + w(k),                   w ~ N(0, I/μ)
+
+Filter: a step is an element (A, b, C, η, Ĵ). Given δ(k-1), the state δ(k) has mean A δ(k-1) + b and
+covariance C once its observation is known, whose likelihood in δ(k-1) has information matrix Ĵ and
+vector η. The predicted covariance, given δ(k-1), is I and the innovation's I + I/μ, so the gain is
+the number g = μ/(1 + μ), and
+
+    A = (1-g) J,  (1-g) b instead of b,  C = (1-g) I,  η = -g Jᵀ b,  Ĵ = g Jᵀ J.
+
+Elements 1 (earlier) and 2 (later) combine, with D = (I + C₁ Ĵ₂)⁻¹, to
+
+    A = A₂ D A₁                          η = A₁ᵀ Dᵀ (η₂ - Ĵ₂ b₁) + η₁
+    b = A₂ D (b₁ + C₁ η₂) + b₂           Ĵ = A₁ᵀ Dᵀ Ĵ₂ A₁ + Ĵ₁
+    C = A₂ D C₁ A₂ᵀ + C₂
+
+which is associative. Since δ(0) = 0 is known, b and C of the prefixes are the filter's means m(k)
+and covariances P(k).
+
+Smoother: backwards from δ(T) = m(T), the mean is an affine recurrence,
+
+    δ(k) = m(k) + E (δ(k+1) - J(k+1) m(k) - b(k+1))
+    E = P(k) J(k+1)ᵀ (J(k+1) P(k) J(k+1)ᵀ + I)⁻¹
 """
 
 from keras import ops

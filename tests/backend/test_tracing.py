@@ -239,7 +239,7 @@ def test_second_derivatives_are_refused(scan):
 @only_on("jax")
 @pytest.mark.parametrize("power", [1, 2])
 def test_second_derivatives_through_a_parallel_solver_are_refused(power):
-    # The Jacobians are constants there: it came out as 0 in silence, even of a sum.
+    # The Jacobians are constants there: the result was silently 0, even for a sum.
     import jax
 
     decay, inputs = np.full((1, 4, 1), 0.5, "float32"), np.ones((1, 4, 1), "float32")

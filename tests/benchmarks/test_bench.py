@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from nightly import IS_THOROUGH
+from nightly import IS_THOROUGH, by_night
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "bench.py"
@@ -165,7 +165,7 @@ def test_the_example_has_the_shapes_of_the_layers(benchmark, rows):
         assert [x.shape for x in weights] == [tuple(x.shape) for x in layer.weights]
 
 
-@pytest.mark.skipif(not IS_THOROUGH, reason="compiles for long: nightly")
+@by_night
 def test_files_and_tables(tmp_path):
     file, plot = tmp_path / "new" / "times.json", tmp_path / "new" / "times.png"
     options = [

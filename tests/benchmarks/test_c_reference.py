@@ -1,7 +1,10 @@
 import numpy as np
 import oracles
 import pytest
+from nightly import once
 from scans import coffee_arrays, cotangents_of, selective_arrays
+
+pytestmark = once
 
 
 @pytest.fixture(scope="module")

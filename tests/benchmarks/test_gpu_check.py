@@ -13,6 +13,7 @@ import numpy as np
 import oracles
 import pytest
 from keras import ops
+from nightly import by_night
 from rounding import Rounded, assert_agrees
 
 BACKEND = keras.config.backend()
@@ -137,6 +138,7 @@ ONLY = [
 
 
 @HAS_PART
+@by_night
 def test_a_dry_run_ends_with_the_table(tmp_path):
     (tmp_path / "test_some.py").write_text("def test_a(): pass\n\n\ndef test_b(): assert False\n")
     (tmp_path / "test_none.py").write_text("")

@@ -3,6 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nightly import once
+
+pytestmark = once
 
 
 @pytest.fixture(scope="module")

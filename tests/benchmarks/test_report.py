@@ -1,4 +1,7 @@
 import pytest
+from nightly import once
+
+pytestmark = once
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,9 @@
 import argparse
 
 import pytest
+from nightly import once
+
+pytestmark = once
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,11 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from nightly import once
 
 from keras_coffee.datasets import load_mnist, mnist
 
+pytestmark = once
 TRAINING, TEST, VALIDATION = 60, 10, 12
 
 

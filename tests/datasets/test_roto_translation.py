@@ -2,8 +2,11 @@ import math
 
 import numpy as np
 import pytest
+from nightly import once
 
 from keras_coffee.datasets.roto_translation import roto_translate
+
+pytestmark = once
 
 
 def expected_pixel(image, row, column):

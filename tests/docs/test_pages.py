@@ -7,10 +7,11 @@ from pathlib import Path
 
 import keras
 import pytest
+from nightly import IS_THOROUGH
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
-BLOCK = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"(?:^<!-- ([^\n]*?) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = "\n".join(
     code
     for page in PAGES
@@ -28,10 +29,13 @@ def python_blocks(page):
             yield text[: match.start(3)].count("\n"), comment or "", code
 
 
+def names_this_backend(comment):
+    kind, _, backends = comment.partition(": ")
+    return kind == "run on" and keras.config.backend() in backends.split(", ")
+
+
 def is_for_this_backend(comment):
-    if comment.startswith("run on: "):
-        return keras.config.backend() in comment.removeprefix("run on: ").split(", ")
-    return not comment.startswith("not run: ")
+    return not comment or names_this_backend(comment)
 
 
 # What converters and KerasTuner call is deprecated.
@@ -52,6 +56,9 @@ WARNS = {
     ],
 )
 def test_python_runs(page, monkeypatch, tmp_path):
+    comments = [comment for _, comment, _ in python_blocks(page)]
+    if not (IS_THOROUGH or any(names_this_backend(comment) for comment in comments)):
+        pytest.skip("by day on PyTorch, by night elsewhere")
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
     # A page chooses a backend, too late here: Keras is imported. It must not stay chosen.

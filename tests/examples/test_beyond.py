@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import programs
 import pytest
+from nightly import by_night
 
 from keras_coffee import LinearizedS6Layer
 
@@ -25,7 +26,7 @@ def page():
     return programs.load_with_siblings(ROOT / "examples" / "beyond" / "page.py")
 
 
-def run(mixer, accuracy, rate=0.003, seed=0, best=0.5, **settings):
+def run(mixer, accuracy, rate=0.003, seed=0, best=0.5, loss=0.5, **settings):
     settings = {"task": "parity", "depth": 1, "equal": "parameters", **settings}
     settings |= {"mixer": mixer, "learning_rate": rate}
     return {
@@ -40,7 +41,7 @@ def run(mixer, accuracy, rate=0.003, seed=0, best=0.5, **settings):
         "best_epoch": 2,
         "seconds": 60.0,
         "stopped_by": "epochs",
-        "history": {"val_accuracy": [0.1, best, 0.2]},
+        "history": {"val_accuracy": [0.1, best, 0.2], "val_loss": [2.0, loss, 1.0]},
     }
 
 
@@ -58,12 +59,14 @@ def weights(task, mixer, depth, equal):
     return experiment.build_model().count_params()
 
 
+@by_night
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_block_has_the_parameters_that_the_page_says(mixer):
     one, two = (weights("parity", mixer, depth, "parameters") for depth in (1, 2))
     assert two - one == pytest.approx(4500, rel=0.05)
 
 
+@by_night
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_layer_has_the_states_that_the_page_says(mixer):
     make, _, size = MIXERS[mixer]
@@ -104,6 +107,19 @@ def test_the_better_rate_is_that_of_validation(page):
     by_rate = page.grouped({r["row"]: [r] for r in runs})["parity", "coffee", 1, "parameters"]
     assert page.best(by_rate) == runs[1:]
     assert page.best({}) == []
+
+
+def test_of_equally_accurate_rates_the_one_of_less_loss_is_better(page):
+    runs = [run("coffee", 0.9, rate=0.003, loss=0.2), run("coffee", 0.8, rate=0.001, loss=0.3)]
+    by_rate = page.grouped({r["row"]: [r] for r in runs})["parity", "coffee", 1, "parameters"]
+    assert page.best(by_rate) == runs[:1]
+
+
+def test_a_task_that_no_layer_learns_is_named_once(page):
+    failed = [run(mixer, 0.2) for mixer in page.TITLES]
+    verdicts = page.verdicts(page.grouped({other["row"]: [other] for other in failed}))
+    assert verdicts.count("Parity") == 1
+    assert "- **No layer** reaches 0.95 here on: Parity.\n" in verdicts
 
 
 def test_the_hardest_test_counts(page):

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from nightly import once
 
+pytestmark = once
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted(
     path

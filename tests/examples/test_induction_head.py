@@ -7,7 +7,7 @@ import numpy as np
 import programs
 import pytest
 from keras import ops
-from nightly import IS_THOROUGH
+from nightly import IS_THOROUGH, by_night
 
 from keras_coffee.callbacks import StopAtTarget
 from keras_coffee.layers import SymbolEmbedding
@@ -45,6 +45,7 @@ PARAMETERS = {
 TRAINED = PARAMETERS if IS_THOROUGH else ("coffee", "s6")
 
 
+@by_night
 @pytest.mark.parametrize("model, parameters", PARAMETERS.items())
 def test_every_model_has_the_parameters_of_the_paper(example, model, parameters):
     args = example.make_parser().parse_args(["--model", model])
@@ -75,6 +76,7 @@ def test_weights_start_as_asked(example, start):
     assert ops.convert_to_numpy(layer.transition).any() == (start == "series")
 
 
+@by_night
 @pytest.mark.parametrize("dim, parameters", [(8, 96), (4, 48), (2, 24), (1, 12)])
 def test_reduced_models_have_the_parameters_of_the_paper(example, dim, parameters):
     arguments = ["--n", "1", "--dim", str(dim), "--unit-symbol", "none"]
@@ -110,6 +112,7 @@ def check_saved_model(file):
     assert model.predict(np.ones((3, 30), "int32"), verbose=0).shape == (3, 2, 9)
 
 
+@by_night
 def test_training_ends_early_once_it_has_succeeded(run, example, monkeypatch):
     def stop(monitor, target):
         assert (monitor, target) == ("val_accuracy", 0.998)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
+from nightly import by_night
 from recurrent import to_numpy
 
 FOLDER = Path(__file__).parents[2] / "examples" / "language_model"
@@ -12,6 +13,10 @@ characters = programs.load_with_siblings(FOLDER / "characters.py")
 
 TEXT = "she sells sea shells. " * 120
 SMALL = "--dim 16 --blocks 1 --length 21 --epochs 8 --batch-size 8 --learning-rate 0.02".split()
+
+
+# Models and streams are compared on every backend elsewhere; this is about the program.
+pytestmark = by_night
 
 
 @pytest.fixture(scope="module")

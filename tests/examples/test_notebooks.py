@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from nightly import once
 
+pytestmark = once
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MACHINE = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|tmp|usr|opt|var|private)/|[A-Z]:\\\\")
@@ -24,31 +26,24 @@ def source(cell):
 
 def test_the_index_names_all_notebooks_and_no_other():
     linked = re.findall(r"\((\w+\.ipynb)\)", (FOLDER / "README.md").read_text("utf-8"))
-    assert len(NOTEBOOKS) == 6
+    assert len(NOTEBOOKS) == 7
     assert sorted(linked) == [path.name for path in NOTEBOOKS]
 
 
 @for_each_notebook
-def test_it_opens_with_a_text_and_the_cell_that_installs_and_sets_the_backend(path):
+def test_it_says_how_long_it_takes_and_opens_with_the_cell_that_installs_everything(path):
     notebook = json.loads(path.read_text("utf-8"))
     assert [cell["cell_type"] for cell in notebook["cells"][:2]] == ["markdown", "code"]
     text, first = map(source, notebook["cells"][:2])
     assert re.match(r"# \w.*\n\n\w", text)
-    assert '%pip install --quiet "keras-coffee[' in text
+    assert re.search(r"^\*\*Takes (about|less than) .+ minutes?\*\* on one core", text, re.M)
     lines = [line for line in first.splitlines() if line]
-    assert re.match(r'%pip install --quiet --editable "\.\./\.\.\[[\w,]+\]"', lines[0])
-    assert lines[1] == "import os"
-    assert re.fullmatch(r'os\.environ\["KERAS_BACKEND"\] = "(jax|tensorflow|torch)"', lines[2])
-    assert len(lines) == 3
-
-
-@for_each_notebook
-def test_it_says_the_same_extras_before_and_after_a_release(path):
-    notebook = json.loads(path.read_text("utf-8"))
-    text, first = map(source, notebook["cells"][:2])
-    now = re.search(r'"\.\./\.\.(\[.+?\])"(.*)', first)
-    released = re.search(r'"keras-coffee(\[.+?\])"(.*?)`', text.replace("\n", " "))
-    assert now.groups() == released.groups()
+    (extras,) = re.findall(r'^%pip install --quiet "keras-coffee\[([\w,]+)\]"', lines[0])
+    assert f'pip install -e ".[{extras}]"' in text
+    retina = '%config InlineBackend.figure_format = "retina"'
+    assert lines[1:-2] == ([retina] if "plots" in extras else [])
+    assert lines[-2] == "import os"
+    assert re.fullmatch(r'os\.environ\["KERAS_BACKEND"\] = "(jax|tensorflow|torch)"', lines[-1])
 
 
 @for_each_notebook
@@ -97,7 +92,8 @@ def test_linked_files_exist(path):
 def test_the_quick_start_takes_twelve_lines_to_a_plot():
     lines = []
     for cell in cells(FOLDER / "quick_start.ipynb"):
-        lines += [line for line in source(cell).splitlines() if line]
+        code = source(cell).splitlines()
+        lines += [line for line in code if line and not line.startswith("%config")]
         if any("image/png" in output.get("data", {}) for output in cell["outputs"]):
             break
     assert "plot" in lines[-1]

@@ -8,12 +8,13 @@ import keras
 import numpy as np
 import programs
 import pytest
+from nightly import by_night
 
 ROOT = Path(__file__).parents[2]
 reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
 training = reproduce.training
 BY_NAME = {row.name: row for row in reproduce.KNOWN}
-# Nothing but a dense layer on eight images a step.
+# Only a dense layer, on eight images a step. What becomes of runs is the same everywhere.
 QUICK = dataclasses.replace(
     BY_NAME["smnist-pixels"].experiment.smoke(), epochs=4, lower_below_loss=1e9
 )
@@ -45,6 +46,7 @@ def outcome(run):
     return {name: value for name, value in run.items() if name != "seconds"}
 
 
+@by_night
 @pytest.mark.parametrize("name", [row.name for row in reproduce.KNOWN if row.paper])
 def test_each_row_has_the_parameters_of_the_paper(name):
     row = BY_NAME[name]
@@ -69,6 +71,7 @@ def test_names_are_given_once_and_runs_belong_to_known_rows():
         assert BY_NAME[row.runs_of].experiment == row.experiment
 
 
+@by_night
 def test_a_run_repeats_bit_for_bit_in_one_piece_or_two(tmp_path):
     # Its sequences are new in each pass, those of validation too.
     experiment = BY_NAME["table2-d1"].experiment.smoke()
@@ -85,6 +88,7 @@ def whole(tmp_path_factory):
     return training.run(QUICK, 0, folder, 10.0), folder
 
 
+@by_night
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         training.run(interrupted(QUICK, epoch=2), 0, tmp_path, 10.0)
@@ -93,18 +97,21 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(whole, tmp_path):
     assert (resumed["epochs"], resumed["stopped_by"]) == (4, "epochs")
 
 
+@by_night
 def test_a_run_whose_time_is_over_goes_on_when_there_is_more(whole, tmp_path):
     short = training.run(QUICK, 0, tmp_path, 0.0)
     assert (short["epochs"], short["stopped_by"]) == (1, "budget")
     assert outcome(training.run(QUICK, 0, tmp_path, 10.0)) == outcome(whole[0])
 
 
+@by_night
 def test_an_interruption_while_weights_are_written_loses_that_epoch_alone(whole, tmp_path):
     training.run(QUICK, 0, tmp_path, 0.0)
     (tmp_path / "epoch-2.weights.h5").write_bytes(b"cut off")
     assert outcome(training.run(QUICK, 0, tmp_path, 10.0)) == outcome(whole[0])
 
 
+@by_night
 def test_a_run_with_other_settings_is_not_taken_for_this_one(whole):
     _, folder = whole
     for experiment, seed in ((dataclasses.replace(QUICK, learning_rate=0.5), 0), (QUICK, 1)):
@@ -112,6 +119,7 @@ def test_a_run_with_other_settings_is_not_taken_for_this_one(whole):
             training.run(experiment, seed, folder, 10.0)
 
 
+@by_night
 def test_a_damaged_run_is_not_resumed(tmp_path):
     training.run(QUICK, 0, tmp_path, 0.0)
     (tmp_path / "epoch-1.weights.h5").unlink()
@@ -123,22 +131,26 @@ def test_a_damaged_run_is_not_resumed(tmp_path):
             training.run(QUICK, 0, tmp_path, 10.0)
 
 
+@by_night
 def test_another_seed_is_another_run(whole, tmp_path):
     other = training.run(QUICK, 1, tmp_path, 0.0)
     assert other["history"]["loss"][0] != whole[0]["history"]["loss"][0]
 
 
+@by_night
 def test_a_run_ends_at_its_target(tmp_path):
     experiment = dataclasses.replace(BY_NAME["table2-d8"].experiment.smoke(), target_accuracy=0.0)
     run = training.run(experiment, 0, tmp_path, 1.0)
     assert (run["epochs"], run["stopped_by"]) == (1, "target")
 
 
+@by_night
 def test_a_finished_run_is_not_trained_further(whole):
     run, folder = whole
     assert training.run(QUICK, 0, folder, 10.0) == run
 
 
+@by_night
 def test_the_epoch_of_least_validation_loss_is_the_one_that_is_judged(tmp_path):
     experiment = dataclasses.replace(QUICK, learning_rate=1.0, lower_below_loss=-1.0)
     run = training.run(experiment, 0, tmp_path, 10.0)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import programs
 import pytest
+from nightly import once
 
+pytestmark = once
 ROOT = Path(__file__).parents[2]
 reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
 report = programs.load_with_siblings(ROOT / "examples" / "paper" / "report.py")

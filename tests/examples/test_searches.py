@@ -13,7 +13,7 @@ import keras_tuner
 import numpy as np
 import programs
 import pytest
-from nightly import IS_THOROUGH
+from nightly import IS_THOROUGH, by_night
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "searches"
@@ -28,8 +28,6 @@ pytestmark = [
     # A Gaussian process of one trial has nothing to fit its scales to.
     pytest.mark.filterwarnings("ignore:.*(close to the specified|lbfgs failed to converge)"),
 ]
-# The same on every backend, and slow where each trial compiles.
-by_night = pytest.mark.skipif(not IS_THOROUGH, reason="by day on PyTorch, by night elsewhere")
 
 
 def values_of(hypermodel, **given):
@@ -40,6 +38,7 @@ def values_of(hypermodel, **given):
     return hp.values, sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
 
 
+@by_night
 @pytest.mark.parametrize(
     "given, parameters",
     [
@@ -120,6 +119,8 @@ def trials_of(project):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A search without interruption, and what it printed."""
+    if not IS_THOROUGH:
+        pytest.skip("the same on every backend, and slow where each trial compiles: by night")
     folder = tmp_path_factory.mktemp("whole")
     results = folder / "results"
     return run(folder, "--results", str(results)), results

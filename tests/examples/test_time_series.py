@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
+from nightly import by_night
 
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
+pytestmark = by_night
 ROOT = Path(__file__).parents[2]
 compare = programs.load_with_siblings(ROOT / "examples" / "time_series" / "compare.py")
 estimators = programs.load_with_siblings(ROOT / "examples" / "time_series" / "estimators.py")

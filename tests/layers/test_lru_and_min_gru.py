@@ -39,7 +39,7 @@ def hard_lru():
     with np.errstate(divide="ignore"):
         decay = np.clip(np.log(-np.log(radii)), -40, 7)
     arrays = {"log_decay": decay, "log_phase": np.log(phases)}
-    # As the layer starts, but for states that never decay, which would not be driven at all.
+    # As the layer starts, except for states that never decay, which would get no input at all.
     arrays["log_scale"] = 0.5 * np.log(np.maximum(-np.expm1(-2 * np.exp(decay)), 1e-4))
     return LRU, {"units": 3, "n": decay.size}, arrays
 

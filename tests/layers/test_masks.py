@@ -145,7 +145,7 @@ def test_backwards_a_mask_is_turned_with_the_inputs(layer, states):
 
 
 class SeenMask(keras.layers.Layer):
-    """Puts out the mask that it gets."""
+    """Outputs the mask that it gets."""
 
     def __init__(self):
         super().__init__()

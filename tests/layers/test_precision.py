@@ -190,7 +190,7 @@ def test_accuracy_in_bfloat16_is_within_one_point_of_float32():
 def test_400_steps_of_mixed_float16_with_loss_scaling_learn_without_nan():
     model, losses, accuracy = trained("mixed_float16", 2, keras.optimizers.Adam(0.03))
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    # No step was left out for want of range: each such one halves the scale.
+    # No step was left out because of an overflow: each such one halves the scale.
     assert to_numpy(model.optimizer.dynamic_scale) == model.optimizer.initial_scale
     assert np.isfinite(losses).all()
     assert all(np.isfinite(weight).all() for weight in model.get_weights())

@@ -76,7 +76,7 @@ def test_equation(case):
 )
 def test_keras_own_battery(name, flags):
     if name == "lru" and "return_state" in flags:
-        pytest.skip("trains on all that comes out, and Keras has no loss for a complex state")
+        pytest.skip("trains on all outputs, and Keras has no loss for a complex state")
     layer_class, arguments = class_and_arguments(name)
     layer = randomized(layer_class(**arguments))
     width = layer.output_size(3)
@@ -215,7 +215,7 @@ def test_learns_with_and_without_compilation(name, jit_compile):
     model = keras.Sequential([keras.Input((9, 3)), layer])
     model.compile(keras.optimizers.Adam(0.03), "mse", jit_compile=jit_compile)
     inputs = random_inputs(*SHAPE)
-    # As many features as come out.
+    # As many features as the outputs have.
     targets = 0.5 * np.take(inputs, range(layer.output_size(3)), axis=-1, mode="wrap")
     losses = model.fit(inputs, targets, epochs=30, verbose=0).history["loss"]
     assert losses[-1] < 0.7 * losses[0]

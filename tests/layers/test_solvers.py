@@ -18,7 +18,7 @@ PARALLEL = [
     (S6Layer, "associative"),
     (LinearizedS6Layer, Associative()),
 ]
-# Elk shares Newton's program but for its damping, and the selective layers share their solver.
+# Elk shares Newton's program except for its damping, and the selective layers share their solver.
 EACH = pytest.mark.parametrize(("layer", "solver"), PARALLEL if IS_THOROUGH else PARALLEL[::2])
 ALL = [
     pytest.param(PARALLEL[0], id="newton"),

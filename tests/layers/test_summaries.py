@@ -9,7 +9,7 @@ from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer
 from keras_coffee.layers import LRU, FourDirections, MinGRU, SoftminLogits, SymbolEmbedding
 
 SYMBOLS = SymbolEmbedding(9, 4)
-# Layers behind an input, with the shape of what comes out and the number of weights.
+# Layers behind an input, with the shape of their outputs and the number of weights.
 CASES = {
     "CoffeeLayer": ((None, 3), [CoffeeLayer(2)], (None, None, 3), 18),
     "last output": ((None, 3), [CoffeeLayer(2, return_sequences=False)], (None, 3), 18),

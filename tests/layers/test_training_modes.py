@@ -147,7 +147,7 @@ SOURCES = {
 OWN = {"tf.data": "tensorflow", "DataLoader": "torch"}
 
 
-# What comes out of a source is the same for every layer.
+# What a source gives is the same for every layer.
 @pytest.mark.parametrize("name", WITH_LINEARIZED_S6 if IS_THOROUGH else WITH_LINEARIZED_S6[:1])
 @pytest.mark.parametrize("source", SOURCES)
 def test_sources_of_data(name, plain, source):

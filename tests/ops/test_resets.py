@@ -53,7 +53,7 @@ def test_scans_by_each_solver(name):
     check(scan, arrays, **options)
 
 
-# Recurrences of one's own.
+# Cells that a user writes.
 
 
 def weights_of(*shapes):

@@ -97,7 +97,7 @@ def run(case, solver, grads, dtype):
 
 
 def _differentiated(loss, arrays):
-    # The solution comes out of the compiled function as gradients by factors of its fields.
+    # The compiled function returns the solution as gradients by factors of its fields.
     count = len(arrays)
     shapes = [arrays[0].shape, *[(len(arrays[0]),)] * 3]
     factors = [np.zeros(shape, arrays[0].dtype) for shape in shapes]
@@ -125,7 +125,7 @@ def test_states_and_gradients(name, solver, length, dtype):
 
 
 def assert_solved(case, states, dtype):
-    # Twice, since the step is computed again here, and once more for states run in order.
+    # Twice, since the step is computed again here, and once more for states found step by step.
     assert residuals(case, states).max() <= 2 * TOLERANCE[dtype]
     exact = recurrences.loop(case)
     with np.errstate(over="ignore", invalid="ignore"):
