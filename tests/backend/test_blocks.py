@@ -67,6 +67,17 @@ def test_threads_share_the_blocks(monkeypatch):
         assert bounds[1:-1:2] == bounds[2::2]
 
 
+@pytest.mark.parametrize("dim", [16, 131])
+def test_a_part_of_a_sum_is_of_one_thread(dim, monkeypatch):
+    monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
+    b = Blocks(501, 5, dim, 8, 1)
+    assert b.together > 1
+    ranges = runs(b, 10**6)
+    assert len(ranges) == b.parts <= 64
+    assert [first for first, _ in ranges] == [k * b.together * b.columns for k in range(b.parts)]
+    assert ranges[-1][1] == b.rows * b.columns
+
+
 def test_little_work_takes_no_second_thread():
     b = Blocks(70, 5, 16, 8, 1)
     assert runs(b, 8) == [(0, b.rows)]

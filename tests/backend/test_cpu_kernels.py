@@ -93,6 +93,22 @@ def test_threads_change_no_bit_and_are_no_more_than_pytorch_has(scan, make, monk
     assert started == [2, 2, 5, 5]
 
 
+# More blocks than there are parts of a sum: in one column, the last block with other lanes; in two.
+@pytest.mark.parametrize("shape", [(261, 2, 16, 8), (130, 2, 131, 2)], ids=str)
+@SCANS
+def test_several_blocks_add_to_one_part_of_a_sum(scan, make, shape, monkeypatch):
+    check = check_coffee if scan is coffee_scan else check_selective
+    check(make(shape))
+    tensors = leaves(make(shape))
+    alone = results_and_gradients(scan, tensors)
+    monkeypatch.setattr(blocks, "_STATES_PER_THREAD", 1)
+    try:
+        torch.set_num_threads(7)
+        assert_equal(results_and_gradients(scan, tensors), alone)
+    finally:
+        torch.set_num_threads(1)
+
+
 # Tensors as PyTorch's users have them.
 
 

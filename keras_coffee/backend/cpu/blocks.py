@@ -18,7 +18,8 @@ _VECTOR = 16  # as in common.h
 # the memory is enough.
 KEEP = 16
 
-# Parts of a sum over sequences, each of which may be as large as a sequence: enough for threads.
+# Parts of a sum over sequences: enough for threads. Fewer where each may be as large as a sequence.
+_SUMS = 64
 _PARTS = 16
 
 # Work worth a second thread: some hundred microseconds of it.
@@ -30,6 +31,7 @@ MACROS = {
     "LEAST_LANES": _LANES[0],
     "MOST_LANES": _LANES[-1],
     "MOST_PARTS": _PARTS,
+    "MOST_SUMS": _SUMS,
 }
 
 
@@ -38,7 +40,7 @@ class Sizes(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_int64)
-        for name in ("first", "last", "sequences", "features")
+        for name in ("first", "last", "sequences", "features", "together")
         + ("batch", "length", "dim", "states", "keep")
     ]
 
@@ -85,6 +87,16 @@ class Blocks:
         """Blocks of features."""
         return -(-self.dim // self.features)
 
+    @functools.cached_property
+    def together(self) -> int:
+        """Rows of blocks whose sums over sequences are one part."""
+        return max(1, -(-self.rows // _SUMS))
+
+    @property
+    def parts(self) -> int:
+        """Parts of a sum over sequences."""
+        return -(-self.rows // self.together)
+
     @property
     def chunks(self) -> int:
         """States that are kept of a sequence."""
@@ -99,7 +111,7 @@ class Blocks:
     def sizes(self) -> tuple[int, ...]:
         """What follows `first` and `last` in `Sizes`."""
         whole = self.batch, self.length, self.dim, self.states, self.keep
-        return self.sequences, self.features, *whole
+        return self.sequences, self.features, self.together, *whole
 
     def run(
         self, function: Callable[..., int], pointers: Sequence[int | None], threads: int
@@ -107,9 +119,12 @@ class Blocks:
         """Calls a kernel for all blocks, with the addresses of its arrays."""
         arrays = (ctypes.c_void_p * len(pointers))(*pointers)
         count = self.rows * self.columns
+        # What belongs to one part of a sum goes to one thread.
+        unit = self.together * self.columns if self.together > 1 else 1
+        units = -(-count // unit)
         work = self.batch * self.length * self.dim * self.states
-        threads = max(1, min(threads, count, work // _STATES_PER_THREAD))
-        bounds = [count * k // threads for k in range(threads + 1)]
+        threads = max(1, min(threads, units, work // _STATES_PER_THREAD))
+        bounds = [min(units * k // threads * unit, count) for k in range(threads + 1)]
 
         def part(first: int, last: int) -> int:
             return function(ctypes.byref(Sizes(first, last, *self.sizes)), arrays)
@@ -139,3 +154,7 @@ class LinearBlocks(Blocks):
     @property
     def sequences(self) -> int:
         return max(1, -(-self.batch // _PARTS)) if self.shares_decay else 1
+
+    @property
+    def together(self) -> int:
+        return 1

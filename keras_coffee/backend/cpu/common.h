@@ -43,10 +43,11 @@ typedef int64_t integer;
 
 /* Sizes of a call; blocks.py has the same structure. Features are independent of each other and of
  * the batch, so they are worked on in blocks of `sequences` × `features` lanes, side by side in
- * vectors; a thread takes the blocks from `first` up to `last`. The state is kept before every
- * `keep` steps; before none if that is 0. */
+ * vectors; a thread takes the blocks from `first` up to `last`. A gradient that is a sum over
+ * sequences has a part for every `together` rows of blocks. The state is kept before every `keep`
+ * steps; before none if that is 0. */
 typedef struct {
-  int64_t first, last, sequences, features;
+  int64_t first, last, sequences, features, together;
   int64_t batch, length, dim, states, keep;
 } sizes;
 
@@ -63,9 +64,9 @@ typedef struct {
  *   backward: gradients of outputs and final state, kept states, sequences, weights;
  *     gradients of sequences, weights and initial state
  *
- * A gradient that is summed over blocks has a leading axis with one part for each row of blocks, if
- * it is a weight's, or for each column, if it is a sequence's that all features share. The result is
- * not zero if there is no memory. */
+ * A gradient that is summed over blocks has a leading axis with its parts, if it is a weight's, or
+ * with one for each column of blocks, if it is a sequence's that all features share. The result is not
+ * zero if there is no memory. */
 int scan_forward(const sizes *s, real *const *arrays);
 int scan_backward(const sizes *s, real *const *arrays);
 
@@ -98,6 +99,18 @@ INLINE block block_of(const sizes *s, int64_t k) {
   x.stride = whole_vectors(x.lanes);
   return x;
 }
+
+/* Whether block k has other lanes than the one before it, so that weights must be loaded. */
+INLINE int is_new(const sizes *s, int64_t k) {
+  if (k == s->first) return 1;
+  const block x = block_of(s, k), before = block_of(s, k - 1);
+  return x.d != before.d || x.rows != before.rows;
+}
+
+/* Whether sums over sequences begin anew with block k: a part does, or lanes are others. */
+INLINE int begins_a_part(const sizes *s, int64_t k) { return k / columns(s) % s->together == 0; }
+
+INLINE int begins_sums(const sizes *s, int64_t k) { return begins_a_part(s, k) || is_new(s, k); }
 
 /* Step t of (B, T, D) to and from the lanes. By loops: most rows are too short for memcpy. */
 INLINE void gather(const sizes *s, block x, int64_t t, const real *from, real *restrict to) {
@@ -160,13 +173,14 @@ INLINE void load_weight(block x, int64_t n, const real *from, real *restrict to)
         to[j * x.stride + r * x.width + d] = from[(x.d + d) * n + j];
 }
 
-/* The sums of its gradients back, to the part that the blocks beside block k have. */
+/* The sums of its gradients back, over blocks from k on, to the part that they have. */
 INLINE void sum_weight(const sizes *s, block x, int64_t k, int64_t n, const real *from,
                        real *restrict to) {
-  to += k / columns(s) * s->dim * n;
+  const int is_first = begins_a_part(s, k);
+  to += k / columns(s) / s->together * s->dim * n;
   for (int64_t j = 0; j < n; j++)
     for (int64_t d = 0; d < x.width; d++) {
-      real sum = 0;
+      real sum = is_first ? 0 : to[(x.d + d) * n + j];
       for (int64_t r = 0; r < x.rows; r++) sum += from[j * x.stride + r * x.width + d];
       to[(x.d + d) * n + j] = sum;
     }

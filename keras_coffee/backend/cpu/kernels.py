@@ -52,12 +52,11 @@ class Recurrence(NamedTuple):
         return name not in self.constant
 
     def sum_of_gradient(self, name: str) -> str | None:
-        """Which blocks have parts of the gradient by an array, if it is a sum.
+        """What there are parts of the gradient by an array for, if it is a sum.
 
-        Blocks beside each other have parts of a sum over features; below each other, over
-        sequences.
+        Columns of blocks have parts of a sum over features; so many rows, over sequences.
         """
-        return "rows" if name in self.weights else "columns" if name in self.shared else None
+        return "parts" if name in self.weights else "columns" if name in self.shared else None
 
 
 RECURRENCES = {
@@ -230,7 +229,7 @@ def linear(
     blocks = LinearBlocks(batch, length, math.prod(rest), shares_decay=not is_per_sequence)
     results: list[Result | None] = [Result(inputs)]
     if direction == "backward":
-        grad_decay = Result(decay) if is_per_sequence else _sum(blocks.rows, decay)
+        grad_decay = Result(decay) if is_per_sequence else _sum(blocks.parts, decay)
         results = [grad_decay, Result(inputs), Result((batch, *rest))]
     macros = _linear_macros(dtype, reverse, is_per_sequence, is_per_step)
     return Kernel(direction, compiler.library("linear.c", caller, **macros), blocks, results)
@@ -286,7 +285,7 @@ def linear_library(
     decay = f"decay:{'B' if is_per_sequence else '1'}{'T' if is_per_step else '1'}*"
     forward = [decay, "inputs:BT*", "state:B*", ">", "inputs"]
     backward = ["grad_states:BT*", "states:BT*", decay, "state:B*", ">"]
-    backward += ["decay" if is_per_sequence else "decay/rows", "states", "state"]
+    backward += ["decay" if is_per_sequence else "decay/parts", "states", "state"]
     macros = _linear_macros(dtype, reverse, is_per_sequence, is_per_step)
     return _library("linear", caller, macros, forward, backward)
 

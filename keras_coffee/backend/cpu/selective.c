@@ -172,7 +172,7 @@ int scan_forward(const sizes *s, real *const *arrays) {
   unsigned mode = flush_subnormal();
   for (int64_t k = s->first; k < s->last; k++) {
     block x = block_of(s, k);
-    load_weights(s, x, weights, &w);
+    if (is_new(s, k)) load_weights(s, x, weights, &w);
     load_state(s, x, initial_state, w.state);
     for (int64_t t = 0; t < s->length; t++) {
       load_step(s, x, t, sequences, &w);
@@ -285,6 +285,14 @@ static void clear_padding(block x, int64_t row, space *w) {
   memset(w->states, 0, row * sizeof(real));
 }
 
+static void clear_sums(block x, int64_t row, space *w) {
+  memset(w->sums, 0, row * sizeof(real));
+  memset(w->input_sums, 0, row * sizeof(real));
+  memset(w->output_sums, 0, row * sizeof(real));
+  memset(w->skip_sums, 0, x.stride * sizeof(real));
+  memset(w->bias_sums, 0, x.stride * sizeof(real));
+}
+
 int scan_backward(const sizes *s, real *const *arrays) {
   const real *grad_outputs = arrays[0], *grad_final = arrays[1], *kept = arrays[2];
   real *const *sequences = arrays + 3, *const *weights = sequences + SEQUENCES;
@@ -295,17 +303,13 @@ int scan_backward(const sizes *s, real *const *arrays) {
   prefer_large_pages_for(s, grad_sequences[INPUTS], NULL);
   prefer_large_pages_for(s, grad_sequences[DELTA], NULL);
   unsigned mode = flush_subnormal();
-  for (int64_t k = s->first; k < s->last; k++) {
+  for (int64_t k = s->first, from = k; k < s->last; k++) {
     block x = block_of(s, k);
     const int64_t row = s->states * x.stride;
     clear_padding(x, row, &w);
-    load_weights(s, x, weights, &w);
+    if (is_new(s, k)) load_weights(s, x, weights, &w);
+    if (begins_sums(s, k)) from = k, clear_sums(x, row, &w);
     load_state(s, x, grad_final, w.adjoint);
-    memset(w.sums, 0, row * sizeof(real));
-    memset(w.input_sums, 0, row * sizeof(real));
-    memset(w.output_sums, 0, row * sizeof(real));
-    memset(w.skip_sums, 0, x.stride * sizeof(real));
-    memset(w.bias_sums, 0, x.stride * sizeof(real));
     for (int64_t c = chunks(s) - 1; c >= 0; c--) {
       const int64_t start = c * s->keep, stop = least(start + s->keep, s->length);
       load_state(s, x, kept + place_of_chunk(s, c), w.states);
@@ -327,12 +331,13 @@ int scan_backward(const sizes *s, real *const *arrays) {
       }
     }
     store_state(s, x, w.adjoint, grad_initial);
+    if (k + 1 < s->last && !begins_sums(s, k + 1)) continue;
     const int64_t n = s->states;
-    sum_weight(s, x, k, n, w.sums, grad_weights[TRANSITION]);
-    if (HAS_INPUT_MATRIX) sum_weight(s, x, k, n, w.input_sums, grad_weights[INPUT_MATRIX]);
-    if (HAS_OUTPUT_MATRIX) sum_weight(s, x, k, n, w.output_sums, grad_weights[OUTPUT_MATRIX]);
-    if (HAS_SKIP) sum_weight(s, x, k, 1, w.skip_sums, grad_weights[SKIP]);
-    if (HAS_DELTA_BIAS) sum_weight(s, x, k, 1, w.bias_sums, grad_weights[DELTA_BIAS]);
+    sum_weight(s, x, from, n, w.sums, grad_weights[TRANSITION]);
+    if (HAS_INPUT_MATRIX) sum_weight(s, x, from, n, w.input_sums, grad_weights[INPUT_MATRIX]);
+    if (HAS_OUTPUT_MATRIX) sum_weight(s, x, from, n, w.output_sums, grad_weights[OUTPUT_MATRIX]);
+    if (HAS_SKIP) sum_weight(s, x, from, 1, w.skip_sums, grad_weights[SKIP]);
+    if (HAS_DELTA_BIAS) sum_weight(s, x, from, 1, w.bias_sums, grad_weights[DELTA_BIAS]);
   }
   free(w.base);
   restore_mode(mode);

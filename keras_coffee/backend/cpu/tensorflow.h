@@ -5,7 +5,7 @@
  * BACKWARD say what the arrays of the kernel are, a word for each in its order, `-` for none. An
  * argument is a name and its axes: sizes that are the same in all of them, 1, K for all that is kept,
  * or * for what is left, taken together as D. A result, after `>`, is the name of the argument that
- * it is like, or `kept`. A sum ends in /rows or /columns: each row or column of blocks has a part.
+ * it is like, or `kept`. A sum ends in /parts or /columns: what it has parts for.
  *
  *   inputs:BTD - transition:Dn state:BDn > inputs state kept
  *
@@ -49,7 +49,7 @@ typedef struct {
   int is_there;
   char name[MOST_CHARACTERS], axes[8]; /* of an argument */
   int like;                            /* of a result: the argument, or -1 for what is kept */
-  char sum;                            /* of a result: 'r', 'c' or 0 */
+  char sum;                            /* of a result: 'p', 'c' or 0 */
 } array;
 
 typedef struct {
@@ -166,6 +166,12 @@ static void set_blocks(sizes *s) {
   s->sequences = least(s->batch, lanes / s->features);
 #endif
   if (s->sequences < 1) s->sequences = 1;
+#ifdef DECAY_PER_SEQUENCE
+  s->together = 1;
+#else
+  s->together = (rows(s) + MOST_SUMS - 1) / MOST_SUMS;
+#endif
+  if (s->together < 1) s->together = 1;
 }
 
 static sizes sizes_of(const call *c, int64_t keep) {
@@ -184,7 +190,7 @@ static int64_t bytes_kept(const sizes *s) {
 }
 
 static int64_t parts_of(const array *a, const sizes *s) {
-  return !a->sum ? 1 : a->sum == 'r' ? rows(s) : columns(s);
+  return !a->sum ? 1 : a->sum == 'p' ? parts(s) : columns(s);
 }
 
 static int64_t bytes_of(const TF_Tensor *x) { return TF_TensorByteSize(x); }
@@ -202,11 +208,11 @@ static void make_results(call *c, const sizes *s) {
                                       c->status);
     if (!is_ok(c)) return;
     c->arrays[k] = TF_TensorData(c->tensors[k]);
-    const int64_t parts = parts_of(a, s);
+    const int64_t count = parts_of(a, s);
     /* A kernel without steps or features writes no sums. */
-    if (a->sum && (parts != 1 || !s->length)) memset(c->arrays[k], 0, bytes);
-    if (parts < 2) continue;
-    c->arrays[k] = c->parts[k] = malloc(parts * bytes + 1);
+    if (a->sum && (count != 1 || !s->length)) memset(c->arrays[k], 0, bytes);
+    if (count < 2) continue;
+    c->arrays[k] = c->parts[k] = malloc(count * bytes + 1);
     if (!c->parts[k])
       TF_SetStatus(c->status, TF_RESOURCE_EXHAUSTED, "keras_coffee: no memory for sums");
   }
