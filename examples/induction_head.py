@@ -138,12 +138,16 @@ def build_model(args):
     )
 
 
-def train_model(model, train, validation, args):
+def compile_model(model, args):
     model.compile(
         optimizer=keras.optimizers.Adam(args.learning_rate),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
+
+
+def train_model(model, train, validation, args):
+    compile_model(model, args)
     history = model.fit(
         train,
         validation_data=validation,

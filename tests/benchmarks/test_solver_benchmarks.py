@@ -98,6 +98,17 @@ def test_many_steps():
     assert lines[-1].startswith("largest difference to the sequential outputs")
 
 
+@compiles_for_long
+def test_training_steps():
+    lines = run("training_step.py", *"--lengths 3 --steps 1 --repeats 1".split())
+    forecaster, _, step, kernels, _, demo = [cells(line) for line in lines if line.startswith("|")]
+    assert forecaster == ["T", "COFFEE", "GRU", "GRU / COFFEE"]
+    assert kernels == ["with kernels", "without", "without / with"]
+    assert step[0] == "3"
+    for first, second, ratio in (map(float, step[1:]), map(float, demo)):
+        assert first > 0 and abs(second / first - ratio) < 0.1 * ratio
+
+
 def load(script):
     sys.path.insert(0, str(BENCHMARKS))
     try:
