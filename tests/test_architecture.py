@@ -32,7 +32,7 @@ ALLOWED = {
     "layers": {"_typing", "backend", "cells", "constraints", "initializers", "ops", "solvers"},
     "datasets": {"_typing"},
     "models": {"_typing", "layers"},
-    "streaming": {"_typing", "layers"},
+    "streaming": {"_typing", "layers", "ops"},
     "visualization": {"_typing", "layers"},
 }
 

@@ -201,11 +201,13 @@ class Beyond(Experiment):
     steps: int = 100
     batch_size: int
     test_sequences: int
+    # By the names that `task` may have.
+    tasks = TASKS
 
     @classmethod
     def of(cls, task, **settings):
         """With the task's own training."""
-        own = TASKS[task]
+        own = cls.tasks[task]
         settings |= {"batch_size": own.batch_size, "test_sequences": own.test_sequences}
         return cls(task=task, epochs=own.epochs, **settings)
 
@@ -253,7 +255,7 @@ class Beyond(Experiment):
 
     def facts(self, model):
         """The accuracy of all tests after the first."""
-        names = list(TASKS[self.task].tests)
+        names = list(self.tasks[self.task].tests)
         return {
             "further": {
                 names[k]: model.evaluate(self._test(k, 0), verbose=0)[1]
@@ -265,7 +267,7 @@ class Beyond(Experiment):
         return min(256, self.test_sequences), self.test_sequences
 
     def _test(self, number, seed):
-        settings = list(TASKS[self.task].tests.values())[number]
+        settings = list(self.tasks[self.task].tests.values())[number]
         batch_size, sequences = self._fresh()
         # Long sequences in small batches, and fewer of them.
         longest = settings.get("length", 0)
@@ -274,7 +276,7 @@ class Beyond(Experiment):
         return self._data("test", batch_size, sequences, seed, **settings)
 
     def _data(self, split, batch_size, sequences, seed, **settings):
-        return TASKS[self.task].data(split, batch_size, sequences, seed, **settings)
+        return self.tasks[self.task].data(split, batch_size, sequences, seed, **settings)
 
 
 def named(experiment):

@@ -38,5 +38,8 @@ def fill(page, name, text):
 
 
 def spread(scores):
-    """Mean, standard deviation and number; nothing if there is none."""
-    return f"{np.mean(scores):.3f} ± {np.std(scores):.3f} ({len(scores)})" if scores else ""
+    """Mean, standard deviation if there are several, and number; nothing if there is none."""
+    if not scores:
+        return ""
+    deviation = f" ± {np.std(scores):.3f}" if len(scores) > 1 else ""
+    return f"{np.mean(scores):.3f}{deviation} ({len(scores)})"

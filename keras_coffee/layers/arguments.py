@@ -5,9 +5,8 @@ import inspect
 from collections.abc import Collection
 from typing import Any
 
-import keras
-
 from keras_coffee._typing import Shape, Tensor, is_integer
+from keras_coffee.ops.arguments import dtype_of
 
 
 def positive_integer(name: str, value: Any) -> int:
@@ -68,13 +67,13 @@ def check_not_ragged(name: str, inputs: Tensor) -> None:
 def at_least_float32(*tensors: Tensor) -> str:
     """Names float64 if one of the tensors has it, float32 otherwise."""
     # keras.backend.result_type would name float32 for float64 on JAX and PyTorch.
-    dtypes = {keras.backend.standardize_dtype(tensor.dtype) for tensor in tensors}
+    dtypes = set(map(dtype_of, tensors))
     return "float64" if "float64" in dtypes else "float32"
 
 
 def check_real(name: str, tensor: Tensor) -> None:
     """Raises if a tensor is complex, since a cast to real numbers would drop a part of it."""
-    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    dtype = dtype_of(tensor)
     if dtype.startswith("complex"):
         raise TypeError(
             f"{name} must be real, received dtype {dtype}. Pass keras.ops.real(x) or "

@@ -7,10 +7,12 @@ from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee._typing import Shape, Tensor
+from keras_coffee.layers.called import called
 from keras_coffee.layers.declared_weights import LayerOptions, handed_on
 from keras_coffee.layers.mamba_mixer import checked_mixer, serialized_mixer, with_mixer
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
+from keras_coffee.ops.arguments import cast, dtype_of
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -97,8 +99,8 @@ class Block(RecurrentLayer):
     ) -> tuple[Tensor, Any]:
         if initial_state is None:
             initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        mixed, state = self.mixer.advance(self.norm(inputs), initial_state, mask, reset)
-        outputs = inputs + ops.cast(mixed, inputs.dtype)
+        mixed, state = self.mixer.advance(called(self.norm, inputs), initial_state, mask, reset)
+        outputs = inputs + cast(mixed, dtype_of(inputs))
         return masking.repeat_last(outputs, mask, reset), state
 
     def get_config(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
-from keras_coffee.ops.arguments import check_time
+from keras_coffee.ops.arguments import cast, check_time, dtype_of
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -98,10 +98,10 @@ class CausalConv1D(RecurrentLayer):
         if initial_state is None:
             (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
         delayed, state = _window(inputs, initial_state, mask, reset)
-        kernel = ops.cast(ops.cast(self.kernel, self.compute_dtype), inputs.dtype)
+        kernel = cast(cast(self.kernel, self.compute_dtype), dtype_of(inputs))
         outputs = sum(kernel[-1 - k] * x for k, x in enumerate(delayed))
         if self.use_bias:
-            outputs = outputs + ops.cast(self.bias, inputs.dtype)
+            outputs = outputs + cast(self.bias, dtype_of(inputs))
         return masking.repeat_last(self.activation(outputs), mask, reset), state
 
     def get_config(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from keras_coffee.cells.coffee import CoffeeCell, Feedback
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.state_space import Start, StateSpaceLayer
 from keras_coffee.ops import masking
+from keras_coffee.ops.arguments import cast
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
 from keras_coffee.ops.nonlinear_scan import nonlinear_scan
 
@@ -288,7 +289,7 @@ class CoffeeLayer(StateSpaceLayer):
 
     def cell(self) -> CoffeeCell:
         """The recurrence of the layer as it is now: its step, its Jacobian and its outputs."""
-        weights = {k: ops.cast(w, self.state_dtype) for k, w in self._cell_weights().items()}
+        weights = {k: cast(w, self.state_dtype) for k, w in self._cell_weights().items()}
         return CoffeeCell(**weights, feedback=self.feedback)
 
     def cell_inputs(self, inputs: Tensor) -> Any:

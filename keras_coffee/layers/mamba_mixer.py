@@ -12,6 +12,7 @@ from keras_coffee.layers.causal_conv import CausalConv1D
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
+from keras_coffee.ops.arguments import cast, dtype_of
 from keras_coffee.ops.selective_scan import selective_scan
 
 # Of Mamba's own recurrence, absent where another layer takes its place.
@@ -194,10 +195,10 @@ class MambaMixer(RecurrentLayer):
         mixed, gate = branches[..., :inner], branches[..., inner:]
         if self.convolution is not None:
             mixed, states[0] = self.convolution.advance(mixed, states[0], mask, reset)
-            mixed = ops.cast(mixed, inputs.dtype)
+            mixed = cast(mixed, dtype_of(inputs))
         first = 0 if self.convolution is None else 1
         mixed, states[first:] = self._mixed(mixed, states[first:], mask, reset)
-        gated = ops.cast(mixed, inputs.dtype) * ops.silu(gate)
+        gated = cast(mixed, dtype_of(inputs)) * ops.silu(gate)
         outputs = self._biased(self.project(gated, self.output_projection), "output_bias")
         return masking.repeat_last(outputs, mask, reset), states
 
@@ -207,7 +208,7 @@ class MambaMixer(RecurrentLayer):
         return list(given) if isinstance(given, (list, tuple)) else [given]
 
     def _biased(self, x: Tensor, name: str) -> Tensor:
-        return x + ops.cast(getattr(self, name), x.dtype) if self.use_bias else x
+        return x + cast(getattr(self, name), dtype_of(x)) if self.use_bias else x
 
     def _mixed(
         self, inputs: Tensor, states: list[Tensor], mask: Tensor | None, reset: Tensor | None
@@ -220,7 +221,7 @@ class MambaMixer(RecurrentLayer):
         outputs, state = selective_scan(
             inputs,
             delta=self.project(selected[..., :first], self.step_projection),
-            transition=-ops.exp(ops.cast(self.log_transition, self.state_dtype)),
+            transition=-ops.exp(cast(self.log_transition, self.state_dtype)),
             input_matrix=selected[..., first:second],
             output_matrix=selected[..., second:],
             discretization="mamba",

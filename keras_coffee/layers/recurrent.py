@@ -15,7 +15,7 @@ from keras_coffee.cells.cell import Cell
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import DeclaredWeights
 from keras_coffee.ops import masking
-from keras_coffee.ops.arguments import as_parameter
+from keras_coffee.ops.arguments import as_parameter, cast, dtype_of
 from keras_coffee.ops.cell_scan import cell_scan
 
 
@@ -343,7 +343,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 * (None in inputs.shape)
             )
         arguments.check_real(f"`inputs` of {self.name!r}", inputs)
-        inputs = ops.cast(ops.cast(inputs, self.compute_dtype), self.state_dtype)
+        inputs = cast(cast(inputs, self.compute_dtype), self.state_dtype)
         mask = masking.as_mask(mask, inputs)
         # The ops replace values at masked steps too, but only after some layers have projected
         # them.
@@ -377,7 +377,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         else:
             outputs = masking.zero_before_first(outputs, mask, reset)
         final = self.as_states(final, inputs.shape[0], "final state")
-        return ops.cast(outputs, self.compute_dtype), final
+        return cast(outputs, self.compute_dtype), final
 
     def run_cell(
         self,
@@ -415,9 +415,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
         """Inputs times a weight. Products of matrices use the compute dtype."""
-        low = (ops.cast(x, self.compute_dtype) for x in (inputs, weight))
+        low = (cast(x, self.compute_dtype) for x in (inputs, weight))
         # `ops.matmul` computes float64 in float32 on PyTorch.
-        return ops.cast(ops.einsum("btd,dk->btk", *low), inputs.dtype)
+        return cast(ops.einsum("btd,dk->btk", *low), dtype_of(inputs))
 
     # Streaming.
 
@@ -538,6 +538,6 @@ def _takes(function: Any, name: str) -> bool:
 def _as_state(value: Any, name: str, shape: Shape, dtype: str) -> Tensor:
     """A tensor of this shape and dtype: the value itself, if it is one."""
     is_one = ops.is_tensor(value) and tuple(value.shape) == shape
-    if is_one and keras.backend.standardize_dtype(value.dtype) == dtype:
+    if is_one and dtype_of(value) == dtype:
         return value
     return as_parameter(value, name, shape, dtype)

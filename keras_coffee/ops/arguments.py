@@ -13,7 +13,7 @@ _LOW_PRECISION = ("bfloat16", "float16")
 def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
     """A floating tensor `(B, T, D)` with at least one step."""
     inputs = as_tensor(inputs, name)
-    dtype = _dtype(inputs)
+    dtype = dtype_of(inputs)
     if not dtype.startswith(("float", "bfloat")):
         raise TypeError(
             f"`{name}` must be floating-point, received dtype {dtype}. Cast it first, "
@@ -46,7 +46,7 @@ def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: st
     """A tensor of the given shape and dtype."""
     tensor = as_tensor(value, name)
     check_shape(tensor, shape, name)
-    own = _dtype(tensor)
+    own = dtype_of(tensor)
     if own == dtype:
         return tensor
     if own.startswith("complex") and not dtype.startswith("complex"):
@@ -73,7 +73,7 @@ def as_initial_state(value: Any, like: Tensor, transition: Tensor) -> Tensor:
     batch, _, dim = like.shape
     if value is not None:
         shape = (batch, dim, transition.shape[-1])
-        return as_parameter(value, "initial_state", shape, _dtype(like))
+        return as_parameter(value, "initial_state", shape, dtype_of(like))
     return ops.zeros_like(like[:, 0, :, None] * transition)
 
 
@@ -101,18 +101,19 @@ def check_time(x: Tensor, name: str) -> None:
 
 def accumulation_dtype(x: Tensor) -> str:
     """The dtype a recurrence runs in: float32 for lower precision, else the tensor's own."""
-    return "float32" if is_low_precision(x) else _dtype(x)
+    return "float32" if is_low_precision(x) else dtype_of(x)
 
 
 def common_dtype(decay: Tensor, inputs: Tensor) -> str:
     """The dtype of a linear recurrence: complex if either is, else that of the inputs."""
     for x, name in ((decay, "decay"), (inputs, "inputs")):
-        if not _dtype(x).startswith(("float", "bfloat", "complex")):
+        dtype = dtype_of(x)
+        if not dtype.startswith(("float", "bfloat", "complex")):
             raise TypeError(
-                f"`{name}` must be floating-point or complex, received dtype {_dtype(x)}. Cast it "
+                f"`{name}` must be floating-point or complex, received dtype {dtype}. Cast it "
                 'first, for example with keras.ops.cast(x, "float32").'
             )
-    dtypes = {_dtype(decay), _dtype(inputs)}
+    dtypes = {dtype_of(decay), dtype_of(inputs)}
     if not any(dtype.startswith("complex") for dtype in dtypes):
         return accumulation_dtype(inputs)
     return "complex128" if dtypes & {"float64", "complex128"} else "complex64"
@@ -120,23 +121,30 @@ def common_dtype(decay: Tensor, inputs: Tensor) -> str:
 
 def as_dtype(x: Tensor, name: str, like: Tensor) -> Tensor:
     """`x` in the dtype of another tensor, unless a cast would drop an imaginary part."""
-    if _dtype(x).startswith("complex") and not _dtype(like).startswith("complex"):
-        raise TypeError(
-            f"{name} is {_dtype(x)}, but the state is {_dtype(like)}. Give a complex initial state."
-        )
-    return x if _dtype(x) == _dtype(like) else ops.cast(x, _dtype(like))
+    own, dtype = dtype_of(x), dtype_of(like)
+    if own.startswith("complex") and not dtype.startswith("complex"):
+        raise TypeError(f"{name} is {own}, but the state is {dtype}. Give a complex initial state.")
+    return cast(x, dtype)
 
 
 def real_dtype(x: Tensor) -> str:
     """The dtype of a tensor's real part."""
-    dtype = _dtype(x)
+    dtype = dtype_of(x)
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
 def is_low_precision(x: Tensor) -> bool:
     """Whether a recurrence over `x` must be accumulated in a wider dtype."""
-    return _dtype(x) in _LOW_PRECISION
+    return dtype_of(x) in _LOW_PRECISION
 
 
-def _dtype(x: Tensor) -> str:
-    return keras.backend.standardize_dtype(x.dtype)
+def dtype_of(x: Tensor) -> str:
+    """The name of a tensor's dtype."""
+    # `keras.backend.standardize_dtype` would take as long as a small operation.
+    return getattr(x.dtype, "name", None) or str(x.dtype).rpartition(".")[2]
+
+
+def cast(x: Any, dtype: str) -> Tensor:
+    """A tensor or a weight in a dtype: the tensor itself, if it has this one."""
+    x = x.value if isinstance(x, keras.Variable) else x
+    return x if ops.is_tensor(x) and dtype_of(x) == dtype else ops.cast(x, dtype)

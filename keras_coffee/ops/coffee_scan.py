@@ -1,7 +1,5 @@
 """COFFEE over whole sequences."""
 
-from keras import ops
-
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
@@ -90,7 +88,7 @@ def coffee_scan(
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)
     reset = masking.as_mask(reset, inputs, "reset")
-    source = masking.zero_masked(ops.cast(inputs, dtype), mask)
+    source = masking.zero_masked(arguments.cast(inputs, dtype), mask)
     transition = arguments.as_transition(transition, inputs, dtype)
     shape = tuple(transition.shape)
 
@@ -114,4 +112,5 @@ def coffee_scan(
         gate_inputs = arguments.as_parameter(gate_inputs, "gate_inputs", tuple(inputs.shape), dtype)
         sequences = source, masking.zero_masked(gate_inputs, mask)
     outputs, final_state = run(cell, sequences, state, mask, reset, solver, recompute)
-    return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state
+    outputs = masking.zero_before_first(outputs, mask, reset)
+    return arguments.cast(outputs, arguments.dtype_of(inputs)), final_state

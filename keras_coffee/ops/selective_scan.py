@@ -2,8 +2,6 @@
 
 from typing import get_args
 
-from keras import ops
-
 from keras_coffee import solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.selective import Discretization, SelectiveCell
@@ -99,7 +97,7 @@ def selective_scan(
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask, reset = masking.as_mask(mask, inputs), masking.as_mask(reset, inputs, "reset")
-    sequences = ops.cast(inputs, dtype)
+    sequences = arguments.cast(inputs, dtype)
     if skip is None:
         sequences = masking.zero_masked(sequences, mask)
     else:  # it reads the inputs, which a masked step repeats with its output
@@ -129,7 +127,8 @@ def selective_scan(
     # On most devices the fused pass is a kernel, parallel in time where that pays.
     solver = "sequential" if solver == "auto" else solver
     outputs, final_state = run(cell, tuple(varying), state, None, reset, solver, recompute)
-    return ops.cast(masking.zero_before_first(outputs, mask, reset), inputs.dtype), final_state
+    outputs = masking.zero_before_first(outputs, mask, reset)
+    return arguments.cast(outputs, arguments.dtype_of(inputs)), final_state
 
 
 def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dtype: str) -> Tensor:

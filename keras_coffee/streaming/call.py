@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from keras_coffee.layers.called import called
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -14,6 +16,7 @@ class Call:
         operation: A layer, a carrier of one, or an operation.
         outputs: Symbolic tensors for the outputs.
         states: The names of the states that it takes and returns, if it is a carrier.
+        has_masks: Whether an input or output carries a mask.
     """
 
     operation: Any
@@ -21,6 +24,13 @@ class Call:
     kwargs: dict[str, Any]
     outputs: list[keras.KerasTensor]
     states: list[str]
+    has_masks: bool = True
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The operation on real tensors."""
+        if self.has_masks or not isinstance(self.operation, keras.layers.Layer):
+            return self.operation(*args, **kwargs)
+        return called(self.operation, *args, **kwargs)
 
 
 def filled(structure: Any, values: dict[int, Any]) -> Any:

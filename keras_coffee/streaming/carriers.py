@@ -135,7 +135,7 @@ class RecurrentCarrier(Carrier):
     ) -> tuple[Tensor, list[Tensor]]:
         marks = {} if reset is None else {"reset": reset}
         outputs, new = self.layer.advance(inputs, states, mask, **marks)
-        return outputs, keras.tree.flatten(new)
+        return outputs, list(new) if isinstance(new, (list, tuple)) else [new]
 
 
 class KerasCarrier(Carrier):

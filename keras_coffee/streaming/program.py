@@ -1,6 +1,7 @@
 """A model as calls in order, with explicit states of its layers."""
 
 import collections
+import dataclasses
 import inspect
 from typing import Any
 
@@ -47,8 +48,9 @@ class Program:
             args, kwargs = filled(call.args, values), filled(call.kwargs, values)
             if call.states:
                 kwargs["states"] = [state[name] for name in call.states]
-            outputs = call.operation(*args, **kwargs)
-            outputs = [outputs] if ops.is_tensor(outputs) else keras.tree.flatten(outputs)
+            outputs = call.run(*args, **kwargs)
+            if not call.states:  # carriers return a list
+                outputs = [outputs] if ops.is_tensor(outputs) else keras.tree.flatten(outputs)
             new.update(zip(call.states, outputs[1:], strict=False))
             # A layer that returns no states has fewer outputs than its carrier.
             values.update(zip(map(id, call.outputs), outputs, strict=False))
@@ -88,6 +90,7 @@ class Program:
             return self._walk(operation, args[0], self._path(path, operation) + ".")
         outputs = operation(*args, **kwargs)
         call = Call(operation, args, kwargs, keras.tree.flatten(outputs), [])
+        call = dataclasses.replace(call, has_masks=_has_masks(call))
         carrier = carrier_class(operation) if can_carry else None
         if carrier is None:
             check(call, self._pointwise)
@@ -176,6 +179,11 @@ class _Mask(keras.layers.Layer):
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
         self.found = previous_mask is not None
+
+
+def _has_masks(call: Call) -> bool:
+    tensors = symbols_of((call.args, call.kwargs, call.outputs))
+    return call.kwargs.get("mask") is not None or any(map(_carries_mask, tensors))
 
 
 def _carries_mask(x: keras.KerasTensor) -> bool:

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.layers.arguments import check_real
+from keras_coffee.ops.arguments import cast, dtype_of
 from keras_coffee.streaming.call import has_time
 from keras_coffee.streaming.program import Program, is_graph
 
@@ -164,7 +165,8 @@ class Stream:
     def _checked_tensor(self, name: str, state: Any, batch: int | None) -> Tensor:
         shape, dtype = self._states[name]
         # Without gradients, or the graph of a long stream would grow with it on PyTorch.
-        state = ops.stop_gradient(ops.convert_to_tensor(state, dtype))
+        is_one = ops.is_tensor(state) and dtype_of(state) == dtype
+        state = ops.stop_gradient(state if is_one else ops.convert_to_tensor(state, dtype))
         actual = tuple(state.shape)
         if len(actual) != 1 + len(shape) or not all(map(_fits, actual, (batch, *shape))):
             raise ValueError(
@@ -205,7 +207,7 @@ class Stream:
                 f"{self._name!r} takes `({named})` here, received the shape {tuple(x.shape)}. "
                 "One sequence is a batch of 1; `step` takes no axis of steps, a call does."
             )
-        return ops.cast(x, symbol.dtype)
+        return cast(x, symbol.dtype)
 
 
 class _Step(keras.layers.Layer):

@@ -15,6 +15,7 @@ from keras_coffee import LinearizedS6Layer
 ROOT = Path(__file__).parents[2]
 reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
 experiments = programs.load_with_siblings(ROOT / "examples" / "beyond" / "experiments.py")
+blocks = programs.load_with_siblings(ROOT / "examples" / "beyond" / "blocks.py")
 principles = programs.load_with_siblings(ROOT / "examples" / "beyond" / "principles.py")
 MIXERS = experiments.MIXERS
 ROW = "flipflop-coffee-1-parameters-rate0.003"
@@ -86,6 +87,29 @@ def test_rows_have_names_of_their_own_and_tests_go_beyond_training():
         for settings in task.tests.values():
             longest = {"length", "max_length"} & set(settings)
             assert longest and all(settings[name] > task.train[name] for name in longest)
+
+
+def test_blocks_with_a_convolution_have_as_many_parameters():
+    counts = {
+        row.experiment.mixer: row.experiment.build_model().count_params()
+        for row in blocks.ROWS
+        if row.experiment.task == "copying"
+    }
+    assert set(counts) == set(blocks.MIXERS) == set(blocks.TITLES)
+    assert max(counts.values()) <= 1.02 * min(counts.values())
+    assert {row.name for row in blocks.ROWS}.isdisjoint({row.name for row in experiments.ROWS})
+
+
+def test_blocks_with_a_convolution_are_run_and_reported(tmp_path, page):
+    folders = [f"--{name}={tmp_path / name}" for name in ("results", "work")]
+    reproduce.main(["beyond", "blocks-recall-gru-rate0.003", "--smoke", *folders])
+    found = page.records.read(tmp_path / "results")
+    ((run,),) = found.values()
+    assert list(run["further"]) == ["128 symbols"]
+    text = "".join(page.in_blocks(found))
+    assert f"| GRU, 29 units | {run['parameters']:,} |" in text
+    assert "Selective copying" in text and text.count("Not run yet.") == 1
+    assert page.grouped(found) == {}
 
 
 def test_a_run_of_a_few_steps_becomes_a_file_and_a_page(tmp_path, monkeypatch, page):

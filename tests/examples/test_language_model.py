@@ -1,5 +1,6 @@
 """The character model: its text, what it learns, and what it writes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,21 @@ def test_tokens_are_drawn_as_often_as_the_softmax_says():
     assert characters.choose(logits, 0.0, generator) == 1
 
 
+def test_a_gru_of_keras_streams_and_skips_masked_steps():
+    layer = characters.GRU(3)
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    whole = to_numpy(layer(x))
+    np.testing.assert_allclose(whole, to_numpy(layer.gru(x)[0]), atol=1e-6)
+    state = layer.get_initial_state(2)
+    for t in range(5):
+        outputs, state = layer.step(x[:, t], state)
+    np.testing.assert_allclose(to_numpy(outputs), whole[:, -1], atol=1e-6)
+    mask = np.array([[False, True, True, False, True]] * 2)
+    np.testing.assert_allclose(
+        to_numpy(layer(x, mask=mask))[:, -1], to_numpy(layer(x[:, mask[0]]))[:, -1], atol=1e-6
+    )
+
+
 def test_the_script_prints_both(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(TEXT)
     options = [*SMALL, "--epochs", "1", "--mixer", "min-gru", "--prompt", "she", "--new", "5"]
@@ -69,3 +85,36 @@ def test_the_script_prints_both(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "parameters," in output and " bits per character" in output
     assert output.count("\nshe") == 2 and "--- greedy" in output and "--- drawn" in output
+
+
+def test_finished_runs_are_kept_and_reported(monkeypatch, tmp_path):
+    compare = programs.load_with_siblings(FOLDER / "compare.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "RATES", (0.02,))
+    monkeypatch.setattr(compare, "TITLES", {"gru": "GRU"})
+    options = [x for x in SMALL if x not in ("--learning-rate", "0.02")]
+    compare.run_all(TEXT, 1, [*options, "--epochs=1", "--new=8", "--prompt=she "])
+    (file,) = compare.RESULTS.glob("*.json")
+    found = json.loads(file.read_text())
+    assert found["steps"] == 14 and len(found["written"]) == 8 and 0 < found["bits"] < 7
+    file.write_text(json.dumps({**found, "bits": 1.5, "written": "is a word here"}))
+    compare.run_all(TEXT, 1)
+
+    compare.PAGE.parent.mkdir()
+    compare.PAGE.write_text("before\n<!-- characters -->\nold\n<!-- end of characters -->\nafter\n")
+    compare.report()
+    page = compare.PAGE.read_text()
+    assert "| **1.500 (1)** |" in page and "old" not in page
+    assert "```text\nThe statement is a word\n```" in page
+    assert page.endswith("<!-- end of characters -->\nafter\n")
+
+
+def test_the_page_has_what_the_files_say(monkeypatch, tmp_path):
+    compare = programs.load_with_siblings(FOLDER / "compare.py")
+    page = FOLDER.parents[1] / "docs" / "language_models.md"
+    monkeypatch.setattr(compare, "RESULTS", FOLDER.parents[1] / "results" / "language_model")
+    monkeypatch.setattr(compare, "PAGE", tmp_path / "page.md")
+    compare.PAGE.write_text(page.read_text())
+    compare.report()
+    expected = "Run `examples/language_model/compare.py report`."
+    assert compare.PAGE.read_text() == page.read_text(), expected
