@@ -29,8 +29,11 @@ def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
     return inputs
 
 
-def as_tensor(value: Any, name: str) -> Tensor:
-    """A backend tensor; `keras.KerasTensor`s are refused."""
+def as_tensor(value: Any, name: str, like: Tensor | None = None) -> Tensor:
+    """A backend tensor; `keras.KerasTensor`s are refused.
+
+    A Python number takes the precision of `like`, float32 at least.
+    """
     if isinstance(value, keras.KerasTensor):
         raise TypeError(
             f"`{name}` is a symbolic KerasTensor, but the functions of keras_coffee.ops compute. "
@@ -39,6 +42,10 @@ def as_tensor(value: Any, name: str) -> Tensor:
     if value is None:
         raise TypeError(f"`{name}` is required, received None.")
     value = value.value if isinstance(value, keras.Variable) else value
+    if like is not None and isinstance(value, float | complex):
+        is_wide = dtype_of(like) in ("float64", "complex128")
+        dtypes = ("float32", "float64") if isinstance(value, float) else ("complex64", "complex128")
+        return ops.convert_to_tensor(value, dtypes[is_wide])
     return ops.convert_to_tensor(value)
 
 

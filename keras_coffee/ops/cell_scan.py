@@ -9,7 +9,7 @@ from keras_coffee import backend, solvers
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, LinearCell
 from keras_coffee.ops import arguments, masking
-from keras_coffee.ops.linear_scan import linear_states
+from keras_coffee.ops.linear_scan import copied_step, linear_states
 from keras_coffee.solvers import trajectory
 from keras_coffee.solvers.recurrence import leaves_of, tensors_of
 
@@ -113,12 +113,12 @@ def _run_linear(recurrence, tensors, solver):
     decay, drive = (_as_sequence(x, state) for x in cell.affine(inputs))
     drive = ops.broadcast_to(drive, (*ops.shape(tensors[0])[:2], *ops.shape(state)[1:]))
     states = linear_states(decay, drive, state, solver, mask=mask, reset=reset)
-    return cell.read(states, inputs), states[:, -1]
+    return cell.read(states, inputs), copied_step(states, -1)
 
 
 def _as_sequence(value, state):
     """Decay or drive in the dtype of the state, with all of its axes and one for time."""
-    x, rank = arguments.as_tensor(value, "affine"), len(state.shape)
+    x, rank = arguments.as_tensor(value, "affine", like=state), len(state.shape)
     x = arguments.as_dtype(x, "What `affine` returns", state)
     if len(x.shape) == rank + 1:
         return x

@@ -51,7 +51,7 @@ def linear_scan(
         array([[1.   , 1.5  , 1.75 , 1.875]], dtype=float32)
     """
     inputs = arguments.as_tensor(inputs, "inputs")
-    decay = arguments.as_tensor(decay, "decay")
+    decay = arguments.as_tensor(decay, "decay", like=inputs)
     dtype = arguments.common_dtype(decay, inputs)
     if len(inputs.shape) < 2:
         raise ValueError(
@@ -70,9 +70,14 @@ def linear_scan(
         reset=masking.as_mask(reset, inputs, "reset"),
         reverse=reverse,
     )
-    final_state = states[:, 0] if reverse else states[:, -1]
+    final_state = copied_step(states, 0 if reverse else -1)
     is_low = arguments.is_low_precision(inputs) and dtype == "float32"
     return ops.cast(states, inputs.dtype) if is_low else states, final_state
+
+
+def copied_step(states: Tensor, step: int) -> Tensor:
+    """The state at a step. On PyTorch a slice alone would keep all states in memory."""
+    return ops.copy(states[:, step])
 
 
 def linear_states(

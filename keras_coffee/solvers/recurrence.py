@@ -52,6 +52,7 @@ class Recurrence:
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
+        ValueError: if the structure is diagonal and the state is not one tensor.
     """
 
     def __init__(
@@ -69,6 +70,11 @@ class Recurrence:
         self.kernel = cell.kernel_name if has_kernel and takes_marks else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
         self._state, self._inputs = _Structure(state), _Structure(inputs)
+        if cell.structure == "diagonal" and self.state_count != 1:
+            raise ValueError(
+                f'{type(cell).__name__} has structure = "diagonal", so its state must be one '
+                f'tensor; received {self.state_count}. Declare it "dense", or join them in one.'
+            )
         self._key = self._template.key, self._state.key, self._inputs.key, self.kernel, marks
         try:
             self._hash = hash(self._key)

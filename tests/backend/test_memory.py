@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scans import coffee_arrays, selective_arrays
 
-from keras_coffee.ops import coffee_scan, selective_scan
+from keras_coffee.cells import AffineCell
+from keras_coffee.ops import cell_scan, coffee_scan, linear_scan, selective_scan
 
 # Many states a feature, so that inputs and outputs are small beside a trajectory; many steps, so
 # that a block or a chunk of them is.
@@ -133,6 +134,16 @@ def test_a_checkpointed_scan_has_the_same_gradients(name, use_reentrant):
         gradients.append([x.grad.numpy() for x in tensors])
     for actual, expected in zip(*gradients, strict=True):
         np.testing.assert_array_equal(actual, expected)
+
+
+@only_torch
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_final_state_of_a_linear_scan_keeps_no_trajectory(reverse):
+    inputs = np.ones((2, 50, 3), "float32")
+    _, by_function = linear_scan(0.5, inputs, reverse=reverse)
+    _, by_cell = cell_scan(AffineCell(), (0.5 * inputs, inputs), inputs[:, 0])
+    for state in (by_function, by_cell):
+        assert state.untyped_storage().nbytes() == 4 * state.numel()
 
 
 @only_torch

@@ -13,7 +13,8 @@ from torch_scans import SCANS, assert_equal, leaves, results_and_gradients
 
 from keras_coffee import CoffeeLayer
 from keras_coffee.backend.torch import operators
-from keras_coffee.ops import coffee_scan
+from keras_coffee.layers import MinGRU
+from keras_coffee.ops import coffee_scan, linear_scan
 
 
 def coffee_sample(dtype, full, requires_grad=False):
@@ -75,6 +76,29 @@ def test_the_linear_operators_pass_them_too(dtype, reverse):
     torch.library.opcheck(operators.linear_backward, args, {"reverse": reverse})
 
 
+@pytest.mark.parametrize("kernels", ["1", "0"], ids=["kernel", "loop"])
+def test_the_linear_operators_return_contiguous_tensors_of_views(kernels, monkeypatch):
+    monkeypatch.setenv("KERAS_COFFEE_KERNELS", kernels)
+    inputs, decay = (torch.randn(5, 2, 3).transpose(0, 1) for _ in range(2))
+    state = torch.randn(3, 2).T
+    args = [x.requires_grad_() for x in (decay, inputs, state)]
+    torch.library.opcheck(operators.linear_forward, args, {"reverse": False})
+    decay, inputs, state = (x.detach() for x in args)
+    args = inputs, inputs, decay, state
+    torch.library.opcheck(operators.linear_backward, args, {"reverse": False})
+    assert all(x.is_contiguous() for x in operators.linear_backward(*args, reverse=False))
+
+
+def test_a_compiled_linear_scan_of_inputs_that_are_time_major():
+    decay, inputs = torch.full((2, 5, 3), 0.5), torch.randn(5, 2, 3).transpose(0, 1)
+
+    def scan(inputs):
+        return linear_scan(decay, inputs)[0].transpose(0, 1).reshape(10, 3) * 2
+
+    compiled = torch.compile(scan, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(inputs), scan(inputs))
+
+
 @SCANS
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 def test_compiled_scans_are_one_graph_of_any_batch_and_length(scan, make, recompute):
@@ -120,3 +144,13 @@ def test_exported_programs_do_without_the_operators():
     program = torch.export.export(layer, (inputs,))
     assert "keras_coffee" not in str(program.graph)
     torch.testing.assert_close(program.module()(inputs), layer(inputs))
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, about what is traced and about tracing
+def test_traced_programs_do_without_the_operators():
+    layer = MinGRU(2)
+    layer.build((2, 6, 3))
+    inputs = torch.randn(2, 6, 3)
+    program = torch.jit.trace(layer, (inputs,), check_trace=False)
+    assert "keras_coffee::" not in str(program.inlined_graph)
+    torch.testing.assert_close(program(inputs), layer(inputs))

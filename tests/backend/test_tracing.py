@@ -8,7 +8,8 @@ import pytest
 from keras import ops
 from scans import coffee_arrays, selective_arrays
 
-from keras_coffee.ops import coffee_scan, linear_scan, selective_scan
+from keras_coffee.cells import DiagonalGRUCell
+from keras_coffee.ops import cell_scan, coffee_scan, linear_scan, selective_scan
 
 DIM, N = 3, 2
 
@@ -31,6 +32,18 @@ def selective(inputs, delta):
     weights = selective_arrays((1, 1, DIM, N), varying=(False, False))
     names = "transition", "input_matrix", "output_matrix"
     return selective_scan(inputs, delta, *(weights[name] for name in names))[0]
+
+
+def diagonal(inputs, delta):
+    weights = (np.ones((3, DIM), "float32") for _ in range(3))
+    cell = DiagonalGRUCell(*map(ops.convert_to_tensor, weights))
+    return cell_scan(cell, inputs + delta, np.zeros((2, DIM), "float32"))[0]
+
+
+def newton(inputs, delta):
+    weights = coffee_arrays((1, 1, DIM, N), gate_scale=0.1, input_scale=0.1)
+    del weights["inputs"], weights["initial_state"]
+    return coffee_scan(inputs + delta, **weights, solver="newton")[0]
 
 
 SCANS = pytest.mark.parametrize("scan", [coffee, selective, linear])
@@ -234,6 +247,24 @@ def test_second_derivatives_are_refused(scan):
     inputs, delta = (torch.tensor(x, requires_grad=True) for x in sequences(2, 5))
     with pytest.raises(NotImplementedError, match="no second derivatives on PyTorch. Leave out"):
         torch.autograd.grad((scan(inputs, delta) ** 2).sum(), inputs, create_graph=True)
+
+
+@only_on("torch")
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # PyTorch's own
+@pytest.mark.parametrize("scan", [coffee, linear, diagonal, newton])
+def test_forward_mode_derivatives_are_refused(scan):
+    # The operators dropped tangents, and the result was silently 0.
+    import torch
+    from torch.autograd import forward_ad
+
+    inputs, delta = map(torch.tensor, sequences(2, 5))
+    with forward_ad.dual_level():
+        scan(inputs, delta)  # nothing to derive
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives on PyTorch"):
+            scan(forward_ad.make_dual(inputs, inputs), delta)
+    for transform in (torch.func.jacfwd(scan), lambda *x: torch.func.jvp(scan, x, x)):
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives on PyTorch"):
+            transform(inputs, delta)
 
 
 @only_on("jax")

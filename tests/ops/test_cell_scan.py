@@ -438,6 +438,35 @@ def test_cells_with_kernels_may_have_weights_that_broadcast():
     np.testing.assert_allclose(*map(ops.convert_to_numpy, results), rtol=1e-6)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_python_number_takes_the_precision_of_the_state(recompute):
+    with precision("float64"):
+        inputs, state = INPUTS.astype("float64"), STATE.astype("float64")
+        _, final = cell_scan(HalvingCell(0.9), inputs, state, recompute=recompute)
+        expected = (1 - 0.9**5) / (1 - 0.9)
+        np.testing.assert_allclose(ops.convert_to_numpy(final), expected, rtol=1e-14)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairCell(Cell):
+    """Said to be diagonal, with two states."""
+
+    structure = "diagonal"
+
+    def step(self, state, inputs):
+        return state[0] + inputs, state[1]
+
+    def read(self, state, inputs):
+        return state[0]
+
+
+@pytest.mark.parametrize("solver", ["sequential", "newton"])
+def test_a_diagonal_cell_of_several_states_is_refused(solver):
+    message = 'PairCell has structure = "diagonal", so its state must be one tensor; received 2'
+    with pytest.raises(ValueError, match=message):
+        cell_scan(PairCell(), INPUTS, (STATE, STATE), solver=solver)
+
+
 @dataclasses.dataclass(frozen=True)
 class SwappingCell(Cell):
     """Returns a tuple for a dictionary."""

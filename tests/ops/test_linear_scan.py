@@ -4,7 +4,7 @@ import oracles
 import pytest
 from keras import ops
 from rounding import exact
-from scans import assert_matches, widened
+from scans import assert_matches, precision, widened
 
 from keras_coffee.ops import linear_scan
 from keras_coffee.solvers import Sequential
@@ -117,6 +117,19 @@ def test_complex_decay_of_low_precision_inputs():
     arrays = linear_arrays(SHAPE, kinds=("complex64", "float32", "float32"))
     states = run(arrays | {"inputs": ops.cast(arrays["inputs"], "bfloat16")})
     assert states.dtype == "complex64"
+
+
+@pytest.mark.parametrize("number", [0.9, 0.9 + 0.1j])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_python_number_takes_the_precision_of_the_inputs(dtype, number):
+    with precision(dtype):
+        _, state = linear_scan(number, ops.ones((1, 30, 1), dtype))
+        state = ops.convert_to_numpy(state)
+    assert state.dtype.itemsize == (8 if dtype == "float64" else 4) * (
+        1 + isinstance(number, complex)
+    )
+    tolerance = 1e-14 if dtype == "float64" else 1e-5
+    np.testing.assert_allclose(state[0, 0], (1 - number**30) / (1 - number), rtol=tolerance)
 
 
 @pytest.mark.parametrize("solver", ["sequential", "associative"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gradients import differentiated
 from keras import ops
 from nightly import IS_THOROUGH
 from scans import assert_same, coffee_arrays, in_pieces, selective_arrays
@@ -169,6 +170,24 @@ def test_what_is_not_finite_stays_in_its_sequence(scan, arrays, value):
     assert not np.isfinite(outputs[0, 1:4]).any()
     outputs[0, 1:4] = clean[0, 1:4]
     np.testing.assert_array_equal(outputs, clean)
+
+
+@pytest.mark.parametrize("recompute", [False, True] if IS_THOROUGH else [False])
+def test_what_is_not_finite_leaves_earlier_gradients_alone(recompute):
+    arrays = own_arrays(DiagonalGRUCell)
+
+    def loss(inputs, initial_state):
+        given = arrays | {"inputs": inputs, "initial_state": initial_state}
+        outputs, _ = scan_of(DiagonalGRUCell)(**given, reset=RESET, recompute=recompute)
+        return ops.sum(outputs[:, :3] ** 2)
+
+    gradients = differentiated(loss)
+    poisoned = arrays["inputs"].copy()
+    poisoned[0, 6] = np.nan
+    _, expected = gradients(arrays["inputs"], arrays["initial_state"])
+    _, (by_inputs, by_state) = gradients(poisoned, arrays["initial_state"])
+    np.testing.assert_array_equal(by_inputs[:, :5], expected[0][:, :5])
+    np.testing.assert_array_equal(by_state, expected[1])
 
 
 @pytest.mark.parametrize("solver", ["sequential", "associative"])

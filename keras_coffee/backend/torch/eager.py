@@ -14,7 +14,11 @@ import math
 
 import torch
 
-from keras_coffee.backend.torch.operators import linear_forward, refuse_second_derivatives
+from keras_coffee.backend.torch.operators import (
+    linear_forward,
+    refuse_forward_derivatives,
+    refuse_second_derivatives,
+)
 
 # Elements of one block of states: large enough to spread the cost of an operation, small enough
 # for a block's temporaries to stay in cache.
@@ -23,6 +27,7 @@ _BLOCK_ELEMENTS = 2**16
 
 def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of any recurrence; `numpy.py` says of what."""
+    refuse_forward_derivatives(*tensors)
     _, _, state = recurrence.split(tensors)
     length = tensors[0].shape[1]
     elements = max(1, *(x.numel() for x in state))
@@ -152,11 +157,31 @@ class _Gradients:
             _gradients([y], [x], [g])[0].unflatten(0, (self.run.batch, count))
             for y, x, g in ((outputs, state, given), (new, old, torch.ones_like(new)))
         )
-        following = torch.cat([jacobian[:, 1:], torch.ones_like(jacobian[:, :1])], 1)
-        adjoint = linear_forward(following, direct, grad_state[0], reverse=True)
+        adjoint, grad_before = self._adjoint(start, jacobian, direct, grad_state[0])
         sources = [x for x in (*weights, *slices) if x.requires_grad]
         self._add(start, _gradients([new, outputs], sources, [adjoint.flatten(0, 1), given]))
-        return [jacobian[:, 0] * adjoint[:, 0]]
+        return [grad_before]
+
+    def _adjoint(self, start, jacobian, direct, carry):
+        """l_t = g_t + J_{t+1} l_{t+1} of all steps of a block, and J_0 l_0.
+
+        In pieces that begin at resets: the Jacobian is zero there, but zero times NaN is not.
+        """
+        count, pieces = jacobian.shape[1], []
+        _, _, reset = self.run.recurrence.unmarked(self.run.sequences)
+        begins = [0]
+        if reset is not None:
+            reset = reset[:, start : start + count]
+            begins += (reset[:, 1:].any(0).nonzero()[:, 0] + 1).tolist()
+        for begin, end in reversed(list(zip(begins, [*begins[1:], count], strict=True))):
+            ones = torch.ones_like(jacobian[:, :1])
+            following = torch.cat([jacobian[:, begin + 1 : end], ones], 1)
+            pieces.insert(0, linear_forward(following, direct[:, begin:end], carry, reverse=True))
+            carry = jacobian[:, begin] * pieces[0][:, 0]
+            if reset is not None:
+                is_cut = reset[:, begin].view(-1, *[1] * (carry.ndim - 1))
+                carry = torch.where(is_cut, 0, carry)
+        return torch.cat(pieces, 1), carry
 
     def unrolled(self, start, first, grad_outputs, grad_state):
         """The same, by running the block again."""

@@ -42,4 +42,7 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     export.refuse_to_fix_the_length()
     if torch.compiler.is_exporting():
         return export.linear_scan(decay, inputs, initial_state, reverse=reverse)
+    if torch.jit.is_tracing():
+        return operators.linear_loop(decay, inputs, initial_state, reverse=reverse)
+    operators.refuse_forward_derivatives(decay, inputs, initial_state)
     return operators.linear_forward(decay, inputs, initial_state, reverse=reverse)

@@ -7,6 +7,7 @@ contiguous, and come in the order of kernels: sequences, weights, state, None wh
 import functools
 
 import torch
+from torch.autograd import forward_ad
 
 from keras_coffee.backend.cpu import blocks
 from keras_coffee.backend.torch import cpu_kernels, gpu_kernels
@@ -30,6 +31,7 @@ _SCHEMAS = {
 
 def scan_cell(recurrence, *tensors, recompute):
     """Outputs `(B, T, ...)` and the final state of a recurrence that has kernels."""
+    refuse_forward_derivatives(*tensors)
     sequences, weights, state = recurrence.split(tensors)
     # Kernels take marks in the dtype of everything else.
     sequences = [x.to(state[0].dtype) if x.dtype == torch.bool else x for x in sequences]
@@ -63,6 +65,39 @@ def refuse_second_derivatives():
         raise NotImplementedError(
             "The scans of keras_coffee have no second derivatives on PyTorch. Leave out "
             "create_graph=True."
+        )
+
+
+def refuse_forward_derivatives(*tensors):
+    # An operator without a rule for them drops tangents silently. Nothing public tells as quickly
+    # that nobody asks for any.
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(*tensors)
+
+
+@torch.compiler.disable  # which would drop the tangents of a function
+def _refuse_tangents(*tensors):
+    _RefuseTangents.apply(*tensors)
+
+
+class _RefuseTangents(torch.autograd.Function):
+    """Raises if a tensor has a tangent, at whatever level of nested transformations."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*tensors):
+        return tensors[-1].new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(
+            "The scans of keras_coffee have no forward-mode derivatives on PyTorch. Use "
+            "reverse-mode ones, as backward() and torch.autograd.grad compute them."
         )
 
 
@@ -157,6 +192,11 @@ def _in_memory(x):
     return x.contiguous().resolve_conj().resolve_neg()
 
 
+def _new_like(x):
+    """Contiguous, as kernels return it, even where `x` is a transposed view."""
+    return x.new_empty(x.shape)
+
+
 def _linear_operator(name, schema, loop, fake):
     """An operator that kernels compute where they exist, and a loop elsewhere."""
 
@@ -172,9 +212,9 @@ def _linear_operator(name, schema, loop, fake):
     return _defined(name, schema, kernels, fake)
 
 
-def _linear_loop(decay, inputs, initial_state, *, reverse):
+def linear_loop(decay, inputs, initial_state, *, reverse):
     steps = range(inputs.shape[1])
-    states, state = torch.empty_like(inputs), initial_state
+    states, state = _new_like(inputs), initial_state
     decay = decay.expand_as(inputs)
     for t in reversed(steps) if reverse else steps:
         state = torch.addcmul(inputs[:, t], decay[:, t], state)
@@ -193,16 +233,16 @@ def _linear_loop_back(grad_states, states, decay, initial_state, *, reverse):
         following = torch.cat([conjugate[:, 1:], zero], 1)
         previous, first = torch.cat([start, states[:, :-1]], 1), 0
     zeros = torch.zeros_like(initial_state)
-    grads = _linear_loop(following, grad_states, zeros, reverse=not reverse)
+    grads = linear_loop(following, grad_states, zeros, reverse=not reverse)
     grad_decay = (grads * previous.conj()).sum_to_size(decay.shape)
-    return grad_decay, grads, conjugate[:, first] * grads[:, first]
+    return grad_decay, grads, grads[:, first] * conjugate[:, first]
 
 
 linear_forward = _linear_operator(
     "linear_forward",
     "(Tensor decay, Tensor inputs, Tensor state, *, bool reverse) -> Tensor",
-    _linear_loop,
-    lambda decay, inputs, state, *, reverse: torch.empty_like(inputs),
+    linear_loop,
+    lambda decay, inputs, state, *, reverse: _new_like(inputs),
 )
 linear_backward = _linear_operator(
     "linear_backward",
@@ -210,7 +250,7 @@ linear_backward = _linear_operator(
     "-> (Tensor, Tensor, Tensor)",
     _linear_loop_back,
     lambda grad_states, states, decay, state, *, reverse: tuple(
-        map(torch.empty_like, (decay, grad_states, state))
+        map(_new_like, (decay, grad_states, state))
     ),
 )
 

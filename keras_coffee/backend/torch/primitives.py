@@ -2,7 +2,10 @@
 
 import torch
 
-from keras_coffee.backend.torch.operators import refuse_second_derivatives
+from keras_coffee.backend.torch.operators import (
+    refuse_forward_derivatives,
+    refuse_second_derivatives,
+)
 
 # Up to here it is quicker to combine all elements at each distance 1, 2, 4, … than every second
 # element at each level of a tree: fewer operations, though each on more elements.
@@ -64,6 +67,7 @@ def without_gradient(function):
 
 
 def implicit_states(adjoint, states, jacobian, drive, initial_state):
+    refuse_forward_derivatives(drive, initial_state)
     return _ImplicitStates.apply(adjoint, states, jacobian, drive, initial_state)
 
 
