@@ -167,7 +167,8 @@ class _Gradients:
 
         In pieces that begin at resets: the Jacobian is zero there, but zero times NaN is not.
         """
-        count, pieces = jacobian.shape[1], []
+        count = jacobian.shape[1]
+        pieces: list[torch.Tensor] = []
         _, _, reset = self.run.recurrence.unmarked(self.run.sequences)
         begins = [0]
         if reset is not None:
