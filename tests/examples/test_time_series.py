@@ -198,7 +198,9 @@ def test_what_must_be_a_positive_integer(name, value):
 @pytest.mark.parametrize("settings", [{"units": 8}, {"units": 1, "return_sequences": True}])
 def test_a_layer_must_give_sequences(settings):
     with pytest.raises(ValueError, match=r"sequences \(batch, time, 8\).* return_sequences=True"):
-        SeriesClassifier(lambda: keras.layers.GRU(**settings), **SMALL).fit(np.zeros((2, 5)), [0, 1])
+        SeriesClassifier(lambda: keras.layers.GRU(**settings), **SMALL).fit(
+            np.zeros((2, 5)), [0, 1]
+        )
 
 
 @pytest.mark.parametrize(
