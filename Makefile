@@ -97,7 +97,7 @@ $(BACKENDS:%=dist-check-%): dist-check-%: dist
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(CONSTRAINTS_$(VERSIONS)) \
 		--no-compile dist/*.whl $(PACKAGE_$*) pytest hypothesis \
 		$(if $(filter tensorflow,$*),mypy==2.4.1)
-	KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
+	XLA_FLAGS= KERAS_BACKEND=$* outputs/dist-$*/bin/python -P -m pytest -m smoke \
 		tests/release/installed.py tests/layers tests/ops \
 		tests/test_architecture.py tests/test_readme.py tests/test_streaming.py \
 		-W "ignore:keras_coffee runs its recurrences without" $(ARGS)
@@ -124,7 +124,7 @@ $(SUITE): part-%: .venv/installed-dev
 test-nightly: $(BACKENDS:%=test-nightly-%)
 
 $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
-	KERAS_BACKEND=$* $(RUN) -m pytest tests/benchmarks tests/docs tests/examples \
+	XLA_FLAGS= KERAS_BACKEND=$* $(RUN) -m pytest tests/benchmarks tests/docs tests/examples \
 		tests/export tests/layers tests/ops tests/solvers \
 		tests/test_architecture.py tests/test_drop_in.py tests/test_models.py \
 		tests/backend/test_jax_kernels.py tests/backend/test_triton.py \

@@ -12,6 +12,14 @@ if shutil.which("nvidia-smi") is None:
     # Read when Triton is imported, which PyTorch may do: its kernels run in an interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# On JAX most of the time goes to XLA, half of that to LLVM, which optimizes programs that then run
+# once on a few numbers. The processes that tests start inherit it. Set to nothing, as in
+# `make test-nightly` and `make dist-check`, programs are those that users run.
+if os.environ.get("KERAS_BACKEND") == "jax":
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    )
+
 # Importing, tracing and compiling make many objects and few cycles. By Python's default the
 # collector looks for these so often that it takes a tenth of the time.
 gc.set_threshold(50_000, 20, 20)
