@@ -26,7 +26,7 @@ class LRU(RecurrentLayer):
     with n complex states `(B, n)`, all of which enter each output. Every |λ| is below 1: the layer
     is always stable. λ starts on a ring, uniform in area between the radii `r_min` and `r_max` and
     in phase up to `max_phase`; e^γ starts as √(1 - |λ|²), which gives all states one size on noise.
-    Parameters: `log_decay` ν, `log_phase` θ and `log_scale` γ, each `(n,)`; `input_kernel` `(D, 2n)`
+    Parameters: `log_decay` ν, `log_phase` θ, `log_scale` γ, each `(n,)`; `input_kernel` `(D, 2n)`
     and `output_kernel` `(2n, units)`, real and imaginary parts side by side; `skip` W `(D, units)`.
     `RecurrentLayer` lists the arguments and results of a call.
 
