@@ -57,7 +57,7 @@ def language_model(
         head.
 
     Raises:
-        TypeError: if a mixer is no recurrent layer of `keras_coffee`.
+        TypeError: if `mixers` is no list, or a mixer is no recurrent layer of `keras_coffee`.
         ValueError: if a size is not a positive integer, `head` is unknown, `pad_token_id` is no
             token, there is no mixer, one is given twice, or one has other than D outputs.
 
@@ -75,6 +75,11 @@ def language_model(
         L. Wolf, "Using the Output Embedding to Improve Language Models", 2017.
     """
     vocabulary_size = positive_integer("vocabulary_size", vocabulary_size)
+    if not isinstance(mixers, Iterable):
+        raise TypeError(
+            "`mixers` must be a list of layers, one for each block, such as [MambaMixer(16)], "
+            f"received {mixers!r}."
+        )
     mixers = list(mixers)
     _check_arguments(vocabulary_size, mixers, head, pad_token_id)
     if embeddings_initializer is None:

@@ -340,6 +340,8 @@ def test_arguments_that_are_refused():
             language_model(9, 4, [mixer], pad_token_id=token)
     with pytest.raises(TypeError, match="`mixer` must be a recurrent layer of keras_coffee"):
         language_model(9, 4, [keras.layers.GRU(4)])
+    with pytest.raises(TypeError, match="`mixers` must be a list of layers.*received <MambaMixer"):
+        language_model(9, 4, mixer)
 
 
 @pytest.mark.parametrize(

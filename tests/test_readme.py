@@ -41,7 +41,9 @@ def test_ci_runs_what_readme_and_contributing_name_and_make_knows():
     makefile = (ROOT / "Makefile").read_text()
     rules = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
     per_backend = re.findall(r"^\$\(BACKENDS:%=([a-z-]+)-%\):", makefile, re.MULTILINE)
-    rules += [f"{rule}-{backend}" for rule in per_backend for backend in ("jax", "torch")]
+    rules += [
+        f"{rule}-{backend}" for rule in per_backend for backend in ("jax", "tensorflow", "torch")
+    ]
     contributing = (ROOT / "CONTRIBUTING.md").read_text()
     blocks = BLOCKS + re.findall(r"```(\w+)\n(.*?)```", contributing, re.DOTALL)
     named = targets("".join(block for language, block in blocks if language == "sh"))

@@ -351,10 +351,6 @@ def of(*calls):
         (lambda x: ops.mean(x, axis=-2, keepdims=True), "mean"),
         (lambda x: ops.sum(x), "sum"),
         (lambda x: ops.cumsum(x, axis=1), "cumsum"),
-        (lambda x: x[:, ::-1], "get_item"),
-        (lambda x: x[:, -1], "get_item"),
-        (lambda x: x[..., 1:, :], "get_item"),
-        (lambda x: x[0], "get_item"),
         (lambda x: layers.Softmax(axis=-1, name="softmax")(x[..., 0]), "softmax"),
         (lambda x: x + np.ones((LENGTH, DIM), "float32"), "add"),
         (lambda x: ops.matmul(x, ops.transpose(x, (0, 2, 1))), "transpose"),
@@ -364,6 +360,34 @@ def test_what_looks_at_other_steps_is_refused_by_name(call, named):
     name, _, advice = named.partition(".*")
     # Keras numbers the names of operations.
     message = rf"^'{name}(_\d+)?' of type .* may need other steps .*{advice}.* its class: Stream\("
+    with pytest.raises(ValueError, match=message):
+        Stream(of(call))
+
+
+@pytest.mark.parametrize("key", [np.s_[:, ::-1], np.s_[:, -1], np.s_[..., 1:, :], 0])
+def test_a_slice_of_steps_is_refused(key):
+    message = (
+        "^'get_item.* may need other steps .*, set return_sequences=False in the last rec.*r.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        Stream(of(lambda x: x[key]))
+
+
+def in_training(layer):
+    return lambda x: layer(x, training=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (in_training(layers.GRU(2, dropout=0.9, name="gru")), "gru"),
+        (in_training(layers.BatchNormalization(name="norm")), "norm"),
+        (lambda x: layers.Dropout(0.5, name="drop")(layers.GRU(2)(x), training=True), "drop"),
+        (in_training(keras.Sequential([layers.Dropout(0.5)], name="inner")), "inner"),
+    ],
+)
+def test_training_in_the_model_is_refused(call, name):
+    message = f"^'{name}' is called with training=True in the model.*Build the model without it"
     with pytest.raises(ValueError, match=message):
         Stream(of(call))
 
@@ -455,3 +479,13 @@ def test_inputs_in_another_structure_are_errors(inputs):
     message = r"takes 2 inputs, \['inputs.0', 'inputs.1'\], received \['inputs.*in the structure"
     with pytest.raises(ValueError, match=message):
         stream(inputs, stream.get_initial_state(BATCH))
+
+
+def test_inputs_of_different_sizes_are_errors():
+    stream = Stream(shared()[0])
+    state = stream.get_initial_state(BATCH)
+    for other in (Z[:1], Z[:, :1]):
+        with pytest.raises(ValueError, match=r"same \(batch, steps\), received \[\(2, 7\), \("):
+            stream([X, other], state)
+    with pytest.raises(ValueError, match=r"same \(batch\), received \[\(2,\), \(1,\)\]"):
+        stream.step([X[:, 0], Z[:1, 0]], state)

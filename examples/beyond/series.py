@@ -10,6 +10,7 @@ import zipfile
 import keras
 import numpy as np
 
+DAY = 24  # steps, of both series that are made here
 PADDING = -1000.0  # a step is padding where every feature is this number
 
 
@@ -22,12 +23,14 @@ class Series:
         test: Likewise, later or by other speakers.
         classes: How many, or None where the targets are values.
         unit: What an error of 1 is in the unit of the data.
+        season: The targets of the test, if all were as one season before. None: no season.
     """
 
     train: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
     classes: int | None = None
     unit: float = 1.0
+    season: np.ndarray | None = None
 
     @property
     def outputs(self):
@@ -74,7 +77,9 @@ def co2():
     unit = target[: split - steps].std()
     target = (target / unit).astype("float32")
     last = split - steps - ahead
-    return Series((windows[:last], target[:last]), (windows[split:], target[split:]), unit=unit)
+    season = -windows[split:, steps - ahead :, :1].sum(axis=1) * change[:split].std() / unit
+    train, test = (windows[:last], target[:last]), (windows[split:], target[split:])
+    return Series(train, test, unit=unit, season=season)
 
 
 def vowels():
@@ -111,9 +116,12 @@ def _forecasting(channels, steps, ahead, split):
     mean, std = channels[:split].mean(axis=0), channels[:split].std(axis=0)
     scaled = ((channels - mean) / std).astype("float32")
     windows = _windows(scaled, steps + ahead)
-    x, y = windows[:, :steps], windows[:, -1:, 0] - windows[:, steps - 1, :1]
-    last = split - steps - ahead + 1
-    return Series((x[:last], y[:last]), (x[split - steps :], y[split - steps :]), unit=std[0])
+    present = windows[:, steps - 1, :1]
+    x, y = windows[:, :steps], windows[:, -1:, 0] - present
+    season = windows[:, -1 - DAY, :1] - present
+    first, last = split - steps, split - steps - ahead + 1
+    test = x[first:], y[first:]
+    return Series((x[:last], y[:last]), test, unit=std[0], season=season[first:])
 
 
 def _windows(series, length):

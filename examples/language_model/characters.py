@@ -73,6 +73,11 @@ def python_help() -> str:
 def rows_of(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Pieces of the text, `(B, length + 1)`; of these the last tenth, to judge by."""
     tokens = encode(text)
+    if len(tokens) < 2 * (length + 1):
+        raise ValueError(
+            f"The text must have at least {2 * (length + 1)} characters, for two rows of "
+            f"length + 1 = {length + 1}; received {len(tokens)}."
+        )
     rows = tokens[: len(tokens) // (length + 1) * (length + 1)].reshape(-1, length + 1)
     kept = max(1, len(rows) // 10)
     return rows[:-kept], rows[-kept:]
@@ -117,12 +122,12 @@ def generate(
 
 def train(text: str, arguments: argparse.Namespace) -> tuple[keras.Model, float]:
     """A trained model, and its bits per character on the last tenth of the text."""
+    rows, kept = rows_of(text, arguments.length)
     keras.utils.set_random_seed(arguments.seed)
     mixers = [MIXERS[arguments.mixer](arguments.dim) for _ in range(arguments.blocks)]
     model = language_model(VOCABULARY, arguments.dim, mixers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(arguments.learning_rate, clipnorm=1.0), loss)
-    rows, kept = rows_of(text, arguments.length)
     history = model.fit(
         rows[:, :-1],
         rows[:, 1:],

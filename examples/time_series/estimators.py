@@ -4,7 +4,8 @@
     classifier.predict(others)
 
 As in aeon, series are `(N, channels, time)`, or a list of `(channels, time)` if their lengths
-differ; one channel may leave its axis out. Needs scikit-learn, which the extra `tuner` brings.
+differ; one channel may leave its axis out: `(N, time)`. Nested lists and what pandas has are read
+as arrays. Needs scikit-learn, which the extra `tuner` brings.
 """
 
 import numbers
@@ -14,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from keras_coffee import CoffeeLayer
 
@@ -29,7 +30,8 @@ class SeriesEstimator(BaseEstimator):
 
     Args:
         layer: A function without arguments that makes the recurrent layer of a block. It takes and
-            gives sequences of `width` features and accepts a mask. Defaults to `CoffeeLayer(8)`.
+            gives sequences of `width` features and accepts a mask: a layer of Keras needs
+            `return_sequences=True`. Defaults to `CoffeeLayer(8)`.
         width: Integer, features between the blocks. Defaults to 32.
         blocks: Integer, how many there are. Defaults to 2.
         epochs: Integer. Defaults to 40.
@@ -43,6 +45,8 @@ class SeriesEstimator(BaseEstimator):
         model_: The network, `keras.Model`.
         history_: Its losses, a dictionary of lists.
     """
+
+    _positive = ("width", "blocks", "epochs", "batch_size")
 
     def __init__(
         self,
@@ -65,6 +69,13 @@ class SeriesEstimator(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def _check_arguments(self):
+        """In `fit`, not in `__init__`: scikit-learn sets arguments later too."""
+        for name in self._positive:
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or value < 1:
+                raise ValueError(f"`{name}` must be a positive integer, received {value!r}.")
+
     def _network(self, channels: int, outputs: int) -> keras.Model:
         """From padded sequences `(B, T, channels)` and their masks `(B, T)` to `(B, outputs)`."""
         inputs = keras.Input((None, channels))
@@ -72,6 +83,11 @@ class SeriesEstimator(BaseEstimator):
         x = keras.layers.Dense(self.width)(inputs)
         for _ in range(self.blocks):
             mixed = self.layer()(keras.layers.LayerNormalization()(x), mask=mask)
+            if mixed.shape[2:] != (self.width,):  # else it might be broadcast
+                raise ValueError(
+                    f"`layer` must give sequences (batch, time, {self.width}), received the shape "
+                    f"{mixed.shape}. Layers of Keras need return_sequences=True."
+                )
             x = keras.layers.Add()([x, mixed])
         last = keras.layers.LayerNormalization()(x[:, -1])
         return keras.Model([inputs, mask], keras.layers.Dense(outputs)(last))
@@ -81,8 +97,7 @@ class SeriesEstimator(BaseEstimator):
         if self.random_state is not None:
             keras.utils.set_random_seed(self.random_state)
         steps = np.concatenate(sequences)
-        self._mean, self._scale = steps.mean(axis=0), steps.std(axis=0)
-        self._scale[self._scale == 0] = 1.0
+        self._mean, self._scale = steps.mean(axis=0), spread(steps)
         self.model_ = self._network(steps.shape[1], outputs)
         total = self.epochs * -(-len(sequences) // self.batch_size)
         rate = keras.optimizers.schedules.CosineDecay(self.learning_rate, total)
@@ -97,7 +112,6 @@ class SeriesEstimator(BaseEstimator):
 
     def _outputs(self, sequences: list[np.ndarray]) -> np.ndarray:
         """What the network says of sequences `(T, channels)`: `(N, outputs)`."""
-        check_is_fitted(self)
         channels, given = len(self._mean), sequences[0].shape[1]
         if given != channels:
             raise ValueError(
@@ -132,23 +146,29 @@ class SeriesClassifier(ClassifierMixin, SeriesEstimator):
     """
 
     def fit(self, X: Any, y: Any) -> "SeriesClassifier":
-        sequences = as_sequences(X)
-        if len(y) != len(sequences):
-            raise ValueError(f"There are {len(sequences)} series, but {len(y)} labels.")
-        self.classes_, targets = np.unique(y, return_inverse=True)
+        self._check_arguments()
+        sequences, labels = as_sequences(X), column_or_1d(y)
+        if len(labels) != len(sequences):
+            raise ValueError(f"There are {len(sequences)} series, but {len(labels)} labels.")
+        # As objects: in an array of strings NaN would be the class "nan".
+        if any(label is None or label != label for label in np.asarray(y, "object").flat):
+            raise ValueError("Labels must not be missing, received None or NaN.")
+        self.classes_, targets = np.unique(labels, return_inverse=True)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self._train(sequences, targets.astype("int32"), len(self.classes_), loss)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each class, `(N, classes)`."""
+        check_is_fitted(self, "model_")
         logits = self._outputs(as_sequences(X)).astype("float64")
         likely = np.exp(logits - logits.max(axis=1, keepdims=True))
         return likely / likely.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely label of each series."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        most_likely = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[most_likely]
 
 
 class SeriesForecaster(SeriesEstimator):
@@ -156,6 +176,7 @@ class SeriesForecaster(SeriesEstimator):
 
     Learns the change from the last step of a window to `horizon` steps after it, from all windows
     of the series that it is given. Other channels help, but must be known only up to now.
+    Series are as for `SeriesClassifier`, or one series `(time,)`; one of several channels is `[y]`.
 
     Args:
         layer: As for `SeriesEstimator`, and so are those after `window`.
@@ -168,6 +189,8 @@ class SeriesForecaster(SeriesEstimator):
         >>> forecaster.predict(series).shape
         (1,)
     """
+
+    _positive = (*SeriesEstimator._positive, "horizon", "window")
 
     def __init__(
         self,
@@ -197,22 +220,30 @@ class SeriesForecaster(SeriesEstimator):
         self.window = window
 
     def fit(self, y: Any) -> "SeriesForecaster":
-        """Learns from one series `(time,)` or `(channels, time)`, or from a list of them."""
+        """Learns from one series `(time,)` or from several."""
+        self._check_arguments()
         windows, changes = self._windows(y)
-        self._unit = changes.std() or 1.0
+        self._unit = spread(changes)
         self._train(windows, changes / self._unit, 1, "mse")
         return self
 
     def predict(self, y: Any) -> np.ndarray:
         """The value `horizon` steps after the end of each series, `(N,)`. Lengths may be any."""
+        check_is_fitted(self, "model_")
         ends = [x[-self.window :] for x in as_sequences(one_or_many(y))]
         return self._unit * self._outputs(ends)[:, 0] + [x[-1, 0] for x in ends]
 
     def score(self, y: Any) -> float:
-        """1 - MSE / MSE of repeating the last value, over all windows: 1 is without error."""
+        """1 - MSE / MSE of repeating the last value, over all windows: 1 is without error.
+
+        If repeating it is without error, the score is 1 without error and 0 otherwise, like
+        scikit-learn's R².
+        """
+        check_is_fitted(self, "model_")
         windows, changes = self._windows(y)
         errors = self._unit * self._outputs(windows)[:, 0] - changes
-        return 1.0 - float(np.mean(errors**2) / np.mean(changes**2))
+        ours, repeated = float(np.mean(errors**2)), float(np.mean(changes**2))
+        return 1.0 - ours / repeated if repeated > 0 else float(ours == 0)
 
     def _windows(self, y: Any) -> tuple[list[np.ndarray], np.ndarray]:
         """All windows `(window, channels)`, and how the first channel changes after each."""
@@ -229,15 +260,31 @@ class SeriesForecaster(SeriesEstimator):
         return windows, np.array(changes)
 
 
-def one_or_many(y: Any) -> Any:
-    """A list of series, also of one series `(time,)` or `(channels, time)`."""
-    is_one = isinstance(y, np.ndarray) or isinstance(y[0], numbers.Number)
-    return [np.asarray(y)] if is_one and np.ndim(y) < 3 else y
+def spread(x: np.ndarray) -> np.ndarray:
+    """The standard deviation over the first axis, to divide by.
+
+    Of a constant it is 0, or what rounding leaves: then its size is given instead, or 1 for 0.
+    """
+    size, deviation = np.abs(x).max(axis=0), x.std(axis=0)
+    varies = (np.ptp(x, axis=0) > 0) & (deviation > 1e-8 * size)
+    return np.where(varies, deviation, np.where(size > 0, size, 1.0))
+
+
+def rows_of(X: Any) -> list[Any]:
+    """What `X` consists of along its first axis: the rows of a frame of pandas, not its names."""
+    return list(np.asarray(X) if hasattr(X, "__array__") else X)
+
+
+def one_or_many(y: Any) -> list[Any]:
+    """A list of series, also of one series `(time,)`."""
+    rows = rows_of(y)
+    return [rows] if rows and np.ndim(rows[0]) == 0 else rows
 
 
 def as_sequences(X: Any) -> list[np.ndarray]:
     """Series with time last, as in aeon, as arrays `(time, channels)`, as in Keras."""
-    series = [np.atleast_2d(np.asarray(x, "float64")) for x in X]
+    series = [np.asarray(x, "float64") for x in rows_of(X)]
+    series = [x[None] if x.ndim == 1 else x for x in series]
     if not series:
         raise ValueError("There must be at least one series, received none.")
     for x in series:

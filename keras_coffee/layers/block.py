@@ -9,7 +9,12 @@ from keras_coffee import solvers
 from keras_coffee._typing import Shape, Tensor
 from keras_coffee.layers.called import called
 from keras_coffee.layers.declared_weights import LayerOptions, handed_on
-from keras_coffee.layers.mamba_mixer import checked_mixer, serialized_mixer, with_mixer
+from keras_coffee.layers.mamba_mixer import (
+    build_inner,
+    checked_mixer,
+    serialized_mixer,
+    with_mixer,
+)
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
 from keras_coffee.ops.arguments import cast, dtype_of
@@ -22,7 +27,8 @@ class Block(RecurrentLayer):
         y(k) = u(k) + f(norm(u))(k),   norm(u)(k) = g ⊙ u(k) / √(mean(u(k)²) + ε)
 
     f is the `mixer` and g the `scale` of a `keras.layers.RMSNormalization`. The block is a
-    recurrent layer itself, with the states of its mixer: it takes masks and can be streamed.
+    recurrent layer itself, with the states of its mixer: it takes masks and can be streamed. Share
+    the block, not the mixer: a file with one mixer in two blocks does not load.
 
     Args:
         mixer: f, a recurrent layer of `keras_coffee` with as many outputs as inputs.
@@ -30,14 +36,15 @@ class Block(RecurrentLayer):
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask: As for
             `RecurrentLayer`. Give them to the block and not to its mixer.
         solver, recompute: As for `RecurrentLayer`, without effect: the mixer has its own.
-        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
+            The mixer has its own `dtype`.
 
     `RecurrentLayer` lists the arguments and results of a call.
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.
-        ValueError: if `mixer` goes backwards or is stateful, or has another number of outputs than
-            inputs.
+        ValueError: if `mixer` goes backwards, is stateful, has an `activity_regularizer`, was built
+            for another number of features, or has another number of outputs than inputs.
 
     Example:
         >>> blocks = [Block(MambaMixer(8)), Block(CoffeeLayer(8))]
@@ -87,8 +94,7 @@ class Block(RecurrentLayer):
                 "MambaMixer, which projects them."
             )
         self.norm.build(inputs_shape)
-        if not self.mixer.built:  # as one is that comes from a file
-            self.mixer.build(inputs_shape)
+        build_inner(self.mixer, inputs_shape)
 
     def scan(
         self,

@@ -23,12 +23,12 @@ class LRU(RecurrentLayer):
         x(k) = λ ⊙ x(k-1) + e^γ ⊙ (B u(k))
         y(k) = Re(C x(k)) + W u(k)
 
-    with n complex states, all of which enter each output. Every |λ| is below 1, so the layer is
-    always stable. λ starts on a ring, uniform in area between the radii `r_min` and `r_max` and in
-    phase up to `max_phase`; e^γ starts as √(1 - |λ|²), which gives all states the same size on
-    noise. Parameters: `log_decay` ν, `log_phase` θ and `log_scale` γ, each `(n,)`; `input_kernel`
-    `(D, 2n)` and `output_kernel` `(2n, units)`, real and imaginary parts side by side; `skip` W
-    `(D, units)`.
+    with n complex states `(B, n)`, all of which enter each output. Every |λ| is below 1: the layer
+    is always stable. λ starts on a ring, uniform in area between the radii `r_min` and `r_max` and
+    in phase up to `max_phase`; e^γ starts as √(1 - |λ|²), which gives all states one size on noise.
+    Parameters: `log_decay` ν, `log_phase` θ, `log_scale` γ, each `(n,)`; `input_kernel` `(D, 2n)`
+    and `output_kernel` `(2n, units)`, real and imaginary parts side by side; `skip` W `(D, units)`.
+    `RecurrentLayer` lists the arguments and results of a call.
 
     Args:
         units: Width of the outputs, a positive integer.
@@ -44,8 +44,6 @@ class LRU(RecurrentLayer):
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
             `log_decay_initializer` and `log_phase_initializer` replace the ring.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
-
-    `RecurrentLayer` lists the arguments and results of a call. The state is `(B, n)`, complex.
 
     Raises:
         ValueError: if `units` or `n` is not a positive integer, the radii are not
@@ -135,11 +133,7 @@ class LRU(RecurrentLayer):
             self.log_scale.assign(0.5 * ops.log(-ops.expm1(exponent)))
 
     def scan(
-        self,
-        inputs: Tensor,
-        initial_state: Any,
-        mask: Tensor | None,
-        reset: Tensor | None = None,
+        self, inputs: Tensor, initial_state: Any, mask: Tensor | None, reset: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         logs = self.log_decay, self.log_phase, self.log_scale
         log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in logs)

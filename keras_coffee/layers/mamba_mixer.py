@@ -33,7 +33,8 @@ class MambaMixer(RecurrentLayer):
 
     for the features i = 1, …, E, where E = `expand` D. Outputs are as wide as inputs. Another
     recurrent layer, `mixer`, may replace the three lines from d(k) to y(k): it gets v(k), and its
-    outputs, of any width, are y(k).
+    outputs, of any width, are y(k). Share a whole `MambaMixer`, not the `mixer` in it: a file with
+    one `mixer` in two layers does not load.
 
     Args:
         n: States per feature, a positive integer. Ignored with a `mixer`. Defaults to 16.
@@ -53,15 +54,17 @@ class MambaMixer(RecurrentLayer):
             `(E, n)`, `skip` `(E,)`, `output_projection` `(E, D)` and `output_bias` `(D,)`, and
             those of the convolution, a `CausalConv1D`. λ starts at -1, …, -n, s at 1 and
             softplus(b_Δ) log-uniform from 0.001 to 0.1.
-        **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer. A
+            `mixer` has its own `dtype`.
 
     `RecurrentLayer` lists the arguments and results of a call. The states are the last inputs of
     the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.
-        ValueError: if a size is not a positive integer, `mixer` goes backwards or is stateful,
-            `solver` is unknown, or the inputs are not `(B, T, D)`.
+        ValueError: if a size is not a positive integer, `mixer` goes backwards, is stateful, has an
+            `activity_regularizer` or was built for another number of features, `solver` is unknown,
+            or the inputs are not `(B, T, D)`.
 
     Example:
         >>> MambaMixer(n=8)(np.ones((2, 5, 32))).shape
@@ -178,9 +181,8 @@ class MambaMixer(RecurrentLayer):
     def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
         super().build(inputs_shape, initial_state_shape)
         for layer in (self.convolution, self.mixer):
-            # A layer that comes from a file is built already.
-            if layer is not None and not layer.built:
-                layer.build((*inputs_shape[:2], self.expand * self._dim))
+            if layer is not None:
+                build_inner(layer, (*inputs_shape[:2], self.expand * self._dim))
 
     def scan(
         self,
@@ -256,7 +258,7 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
 
     Raises:
         TypeError: if it is no recurrent layer of this package.
-        ValueError: if it goes backwards or is stateful.
+        ValueError: if it goes backwards, is stateful or has an `activity_regularizer`.
     """
     if not isinstance(mixer, RecurrentLayer):
         raise TypeError(
@@ -269,7 +271,28 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
                 f"`mixer` must not have {flag}=True, received {mixer.name!r} with it. Give {flag} "
                 "to the layer around it."
             )
+    # Keras adds its loss where it calls a layer, and a mixer is not called but advanced.
+    if mixer.activity_regularizer is not None:
+        raise ValueError(
+            f"`mixer` must not have an activity_regularizer, received {mixer.name!r} with one. "
+            "Give it to the layer around it."
+        )
     return mixer
+
+
+def build_inner(layer: RecurrentLayer, shape: Shape) -> None:
+    """Builds a layer in another one, unless it is built, as one is that comes from a file.
+
+    Raises:
+        ValueError: if it was built for another number of features.
+    """
+    if not layer.built:
+        layer.build(shape)
+    elif layer._dim != shape[-1]:
+        raise ValueError(
+            f"{layer.name!r} was built for {layer._dim} features, but gets {shape[-1]} here. Make "
+            "a new one for each width."
+        )
 
 
 def serialized_mixer(mixer: RecurrentLayer | None) -> Any:
@@ -279,7 +302,7 @@ def serialized_mixer(mixer: RecurrentLayer | None) -> Any:
 
 def with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) -> dict[str, Any]:
     """A configuration with the layer in it made again."""
-    if config["mixer"] is None:
+    if config.get("mixer") is None:
         return config
     with keras.saving.CustomObjectScope(custom_objects or {}):
         return {**config, "mixer": keras.saving.deserialize_keras_object(config["mixer"])}

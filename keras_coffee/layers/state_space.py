@@ -52,9 +52,9 @@ class StateSpaceLayer(RecurrentLayer):
         self.start = start
 
     def _rules_of(self, start: str | None) -> Mapping[str, Rule]:
-        if start is None:
+        if start is None and not self.STARTS:
             return {}
-        if start not in self.STARTS:
+        if start is None or start not in self.STARTS:
             raise ValueError(f"`start` must be one of {tuple(self.STARTS)}, received {start!r}.")
         return self.STARTS[start]
 

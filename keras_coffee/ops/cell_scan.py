@@ -43,7 +43,8 @@ def cell_scan(
             repeated, zero before the first step that counts. Inputs at such a step have no effect,
             not even NaN. None: every step counts.
         reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
-            whatever came before it, and no gradient goes back past it. None: nowhere.
+            whatever came before it, and no gradient goes back past it. A `LinearCell` multiplies by
+            zero there: a state that is infinite or NaN stays NaN. None: nowhere.
         solver: `"auto"` and `"sequential"` run one step after another. Parallel in time are
             `"associative"` for a `LinearCell`, `"newton"` and `"elk"` for a cell with a Jacobian;
             or pass a solver of `keras_coffee.solvers`.

@@ -99,10 +99,20 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
         _is_known(operation) and _leaves_time_alone(call, inputs)
     ):
         return
-    kind = type(operation).__name__
     raise ValueError(
-        f"{operation.name!r} of type {kind} may need other steps than the present one, so a stream "
-        f"cannot run it. {_ADVICE.get(kind, '')}If it treats each step separately, list its class: "
+        f"{operation.name!r} of type {type(operation).__name__} may need other steps than the "
+        f"present one, so a stream cannot run it. {_advice(operation)}"
+    )
+
+
+def _advice(operation: Any) -> str:
+    kind = type(operation).__name__
+    if kind == "GetItem":
+        return "For the last output, set return_sequences=False in the last recurrent layer."
+    # The classes of operations are not public.
+    own = "" if isinstance(operation, keras.layers.Layer) else "call it in a layer of your own and "
+    return (
+        f"{_ADVICE.get(kind, '')}If it treats each step separately, {own}list its class: "
         "Stream(model, pointwise=[...])."
     )
 

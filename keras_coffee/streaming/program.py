@@ -83,6 +83,7 @@ class Program:
 
     def _call(self, path: str, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Appends a call, or those of the model that is called, and returns symbolic outputs."""
+        _check_inference(operation, kwargs)
         can_carry = has_time(symbols_of((args, kwargs))[0])
         can_carry = can_carry and not isinstance(operation, self._pointwise)
         if can_carry and is_graph(operation):
@@ -147,6 +148,14 @@ def _check_call(model: keras.Model, own: Any) -> None:
             f"{model.name!r} has a `call` of its own, which a stream cannot look into. Make it a "
             "keras.Sequential or a Functional model. If it treats each step separately, list its "
             "class in Stream(model, pointwise=[...])."
+        )
+
+
+def _check_inference(operation: Any, kwargs: dict[str, Any]) -> None:
+    if kwargs.get("training"):
+        raise ValueError(
+            f"{operation.name!r} is called with training=True in the model, but a stream computes "
+            "what layers do in inference. Build the model without it."
         )
 
 

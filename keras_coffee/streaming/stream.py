@@ -44,7 +44,8 @@ class Stream:
 
     Raises:
         TypeError: if the model is neither.
-        ValueError: if the model is not built, or a layer needs later steps.
+        ValueError: if the model is not built, a layer needs later steps, or the model calls one
+            with `training=True`.
 
     Example:
         >>> inputs = keras.Input((None, 3))
@@ -95,8 +96,8 @@ class Stream:
             from block to block.
 
         Raises:
-            ValueError: if the inputs have another structure or rank than the model's, or the
-                states other names or shapes.
+            ValueError: if the inputs have another structure or rank than the model's, or differ in
+                batch size or number of steps, or the states have other names or shapes.
             TypeError: if the inputs are complex and the model's are not.
         """
         return self._feed(self._checked(inputs, "batch", "steps"), state)
@@ -183,10 +184,21 @@ class Stream:
             inputs = keras.tree.flatten(inputs)
         else:
             inputs = [inputs]
-        return [
+        tensors = [
             self._checked_input(ops.convert_to_tensor(x), symbol, axes)
             for x, symbol in zip(inputs, self._program.flat_inputs, strict=True)
         ]
+        if len(tensors) > 1:
+            self._check_sizes([tuple(x.shape[: len(axes)]) for x in tensors], axes)
+        return tensors
+
+    def _check_sizes(self, sizes: list[tuple[int | None, ...]], axes: tuple[str, ...]) -> None:
+        first, *others = sizes
+        if not all(all(map(_fits, first, other)) for other in others):
+            raise ValueError(
+                f"All inputs of {self._name!r} must have the same ({', '.join(axes)}), received "
+                f"{sizes}."
+            )
 
     def _check_structure(self, inputs: Any) -> None:
         expected = _named("inputs", self._program.inputs)

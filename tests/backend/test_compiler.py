@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -91,6 +92,13 @@ def test_what_is_compiled_differs_by_the_headers_of_its_caller(tmp_path):
         keys.append(key())
         assert key() == keys[-1]
     assert len(set(keys)) == 3
+
+
+def test_a_folder_that_is_emptied_while_a_program_runs_is_made_again(tmp_path):
+    compile_one()
+    shutil.rmtree(tmp_path / "keras_coffee")
+    compiler.library("selective.c", **MACROS | {"HAS_SKIP": 1})
+    assert len(kept(tmp_path)) == 1
 
 
 def test_another_folder_where_the_usual_one_cannot_be_written(monkeypatch, tmp_path):

@@ -33,6 +33,14 @@ def test_the_text_is_cut_into_rows():
     assert [characters.decode(row) for row in kept] == ["ijk "]
 
 
+def test_a_text_can_be_too_short():
+    options = characters.parser().parse_args(SMALL)
+    with pytest.raises(ValueError, match=r"at least 44 characters.*; received 43\."):
+        characters.train(TEXT[:43], options)
+    rows, kept = characters.rows_of(TEXT[:44], 21)
+    assert rows.shape == kept.shape == (1, 22)
+
+
 def test_it_learns_and_writes_what_the_whole_pass_says(trained):
     model, bits = trained
     assert bits < 1  # of 7 for characters that are all as likely

@@ -22,7 +22,8 @@ def starts(monkeypatch, tmp_path):
 def few(series, count=8):
     """The same with a few sequences, cut to their first steps."""
     train, test = ((x[:count, :6], y[:count]) for x, y in (series.train, series.test))
-    return type(series)(train, test, series.classes, series.unit)
+    season = None if series.season is None else series.season[:count]
+    return type(series)(train, test, series.classes, series.unit, season)
 
 
 @pytest.mark.parametrize("name", ["weather", "seasonal", "co2"])
@@ -74,6 +75,26 @@ def test_scores(starts):
     assert starts.score(classes, np.float32([[1.0, 0.0], [1.0, 0.0]])) == 0.5
 
 
+def test_a_linear_model_continues_a_line_and_others_do_not(starts):
+    steps = np.arange(60.0, dtype="float32")
+    x = np.lib.stride_tricks.sliding_window_view(steps, 3)[:-2, :, None]
+    changes = np.full((len(x), 1), 2.0, "float32")
+    part = x[:40], changes[:40]
+    series = type(starts.TASKS["weather"]())(part, part, unit=3.0, season=part[1] - 1)
+    errors = starts.references(series)["errors"]
+    assert errors["the last value"] == pytest.approx(6.0)
+    assert errors["a season before"] == pytest.approx(3.0)
+    assert errors["a linear model"] < 1e-3
+
+
+def test_a_season_is_the_value_a_day_before_the_target(starts):
+    series = starts.TASKS["seasonal"]()
+    x, y = series.test
+    # The target 12 steps after a window is the last value of the window 12 steps later.
+    np.testing.assert_allclose(x[:-12, -1, 0] + y[:-12, 0], x[12:, -1, 0], atol=1e-5)
+    np.testing.assert_allclose(x[:, -1, 0] + series.season[:, 0], x[:, -13, 0], atol=1e-5)
+
+
 def test_finished_runs_are_kept_and_reported(starts, monkeypatch):
     series = few(starts.TASKS["weather"]())
     monkeypatch.setattr(starts, "TASKS", {"weather": lambda: series})
@@ -96,4 +117,5 @@ def test_finished_runs_are_kept_and_reported(starts, monkeypatch):
     assert page.startswith("before\n<!-- tables -->")
     assert page.endswith("<!-- end of tables -->\nafter\n")
     assert "| temperature: error, swapped (1 seed) |  | 0.250 |" in page
+    assert "| | the last value | a season before | a linear model |" in page
     assert "old" not in page

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import keras
 import numpy as np
 import programs
 import pytest
@@ -10,6 +11,7 @@ from nightly import by_night
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 pytestmark = by_night
@@ -37,6 +39,13 @@ def rising_and_falling(count=24):
 @pytest.fixture(scope="module")
 def classifier():
     return SeriesClassifier(epochs=15, **SMALL).fit(*rising_and_falling())
+
+
+@pytest.fixture(scope="module")
+def forecaster():
+    """Of two channels, of which the second is constant: its deviation is 1e-17 by rounding."""
+    series = np.stack([np.sin(np.arange(24.0)), np.full(24, 0.1)])
+    return SeriesForecaster(window=8, epochs=1, **SMALL).fit([series])
 
 
 def test_it_learns_series_of_unequal_lengths(classifier):
@@ -90,9 +99,122 @@ def test_a_forecaster_foresees_a_wave_at_any_length():
 
 def test_a_forecast_is_a_change_of_the_first_channel():
     two = np.stack([np.arange(10.0) ** 2, np.zeros(10)])
-    windows, changes = SeriesForecaster(horizon=3, window=4)._windows(two)
+    windows, changes = SeriesForecaster(horizon=3, window=4)._windows([two])
     assert [x.shape for x in windows] == [(4, 2)] * 4
     np.testing.assert_array_equal(changes, two[0, 6:] - two[0, 3:7])
+
+
+def test_a_constant_is_not_divided_by_what_rounding_leaves(forecaster):
+    constant, ramp = np.full(320, 0.1), np.arange(20) * 0.1
+    assert 0 < constant.std() < 1e-16
+    x = np.stack([constant, -constant, 0 * constant, constant + 1e-6 * np.sin(np.arange(320))], 1)
+    np.testing.assert_allclose(estimators.spread(x), [0.1, 0.1, 1.0, x[:, 3].std()])
+    np.testing.assert_allclose(estimators.spread(np.diff(ramp)), 0.1)
+
+    wave = np.sin(np.arange(8.0))
+    as_before, a_bit_off = forecaster.predict([[wave, np.full(8, c)] for c in (0.1, 0.1 + 1e-9)])
+    np.testing.assert_allclose(as_before, a_bit_off, rtol=1e-5)
+
+
+def test_the_axes_of_a_forecasters_series(forecaster):
+    two = np.stack([np.cos(np.arange(8.0)), np.full(8, 0.1)])
+    expected = forecaster.predict([two])
+    assert expected.shape == (1,)
+    for same in (two[None], [two.tolist()], [tuple(two)]):
+        np.testing.assert_array_equal(forecaster.predict(same), expected)
+    flat = np.arange(12.0).reshape(2, 6)
+    for rows in (flat, flat.tolist(), list(flat)):
+        with pytest.raises(ValueError, match="of 2 channels, received series of 1"):
+            forecaster.predict(rows)
+    with pytest.raises(ValueError, match=r"received the shape \(\)"):
+        estimators.as_sequences(np.zeros(5))
+
+
+def test_a_forecaster_can_be_cross_validated_on_rows():
+    wave = np.sin(np.arange(12.0))
+    rows = np.stack([wave] * 6)
+    small = SeriesForecaster(window=8, epochs=1, **SMALL)
+    assert cross_val_score(small, rows, cv=2).shape == (2,)
+
+
+def test_what_pandas_has_is_read_as_arrays():
+    pandas = pytest.importorskip("pandas")
+    values = np.sin(np.arange(12.0))
+    days = pandas.date_range("2020-01-01", periods=12)
+    for one in (pandas.Series(values), pandas.Series(values, index=days), list(values)):
+        (series,) = estimators.as_sequences(estimators.one_or_many(one))
+        np.testing.assert_array_equal(series[:, 0], values)
+    frame = pandas.DataFrame([values, -values], columns=days)
+    _, second = estimators.as_sequences(estimators.one_or_many(frame))
+    np.testing.assert_array_equal(second[:, 0], -values)
+    labels = pandas.Series(["a", None], index=[7, 8])
+    with pytest.raises(ValueError, match="must not be missing"):
+        SeriesClassifier().fit(frame, labels)
+
+
+def test_the_score_of_a_constant_series_is_that_of_r2(forecaster):
+    constant = [np.full((2, 12), 0.1)]
+    assert forecaster.score(constant) == 0.0
+    weights = forecaster.model_.get_weights()
+    forecaster.model_.set_weights([np.zeros_like(x) for x in weights])  # foresees no change
+    perfect = forecaster.score(constant)
+    forecaster.model_.set_weights(weights)
+    assert perfect == 1.0
+
+
+@pytest.mark.parametrize(
+    "estimator, method",
+    [
+        (SeriesClassifier, "predict"),
+        (SeriesClassifier, "predict_proba"),
+        (SeriesForecaster, "predict"),
+        (SeriesForecaster, "score"),
+    ],
+)
+def test_fit_comes_first(estimator, method):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        getattr(estimator(), method)(np.zeros((2, 60)))
+
+
+@pytest.mark.parametrize("none", [[], np.array([]), np.zeros((0, 2, 5))])
+def test_there_must_be_a_series(none, classifier, forecaster):
+    calls = [SeriesForecaster().fit, forecaster.predict, forecaster.score, classifier.predict]
+    for call in calls:
+        with pytest.raises(ValueError, match="at least one series, received none"):
+            call(none)
+
+
+@pytest.mark.parametrize("value", [0, 1.5, "2"])
+@pytest.mark.parametrize("name", ["horizon", "window", "width", "blocks", "epochs", "batch_size"])
+def test_what_must_be_a_positive_integer(name, value):
+    message = f"`{name}` must be a positive integer, received {value!r}"
+    with pytest.raises(ValueError, match=message):
+        SeriesForecaster(**{name: value}).fit(np.zeros(60))
+    if name not in ("horizon", "window"):
+        with pytest.raises(ValueError, match=message):
+            SeriesClassifier().set_params(**{name: value}).fit(np.zeros((2, 5)), [0, 1])
+
+
+@pytest.mark.parametrize("settings", [{"units": 8}, {"units": 1, "return_sequences": True}])
+def test_a_layer_must_give_sequences(settings):
+    with pytest.raises(ValueError, match=r"sequences \(batch, time, 8\).* return_sequences=True"):
+        SeriesClassifier(lambda: keras.layers.GRU(**settings), **SMALL).fit(
+            np.zeros((2, 5)), [0, 1]
+        )
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (np.eye(2), "1d array, got an array of shape"),
+        ([0.0, np.nan], "must not be missing, received None or NaN"),
+        (["a", np.nan], "must not be missing"),
+        (["a", None], "must not be missing"),
+    ],
+)
+def test_labels_that_cannot_be_read(labels, message):
+    with pytest.raises(ValueError, match=message):
+        SeriesClassifier().fit(np.zeros((2, 5)), labels)
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,17 @@ def test_mixers_that_are_refused(make_layer):
     for flag in ("go_backwards", "stateful"):
         with pytest.raises(ValueError, match=f"`mixer` must not have {flag}=True.*around it"):
             make_layer(CoffeeLayer(2, **{flag: True}))
+    with pytest.raises(ValueError, match="not have an activity_regularizer.*layer around it"):
+        make_layer(CoffeeLayer(2, activity_regularizer="l2"))
+    mixer = CoffeeLayer(2, name="coffee")
+    mixer.build((None, None, 5))
+    with pytest.raises(ValueError, match="'coffee' was built for 5 features, but gets (6|12) here"):
+        make_layer(mixer).build((None, None, DIM))
+
+
+def test_a_configuration_may_leave_out_what_has_a_default():
+    layer = MambaMixer.from_config({"n": 4})
+    assert (layer.n, layer.mixer) == (4, None)
 
 
 def test_unfit_arguments():

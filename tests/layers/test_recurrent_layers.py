@@ -154,9 +154,10 @@ def test_a_start_leaves_the_initializers_that_are_given(layer_class):
 
 @pytest.mark.parametrize("layer_class", [CoffeeLayer, S6Layer, LinearizedS6Layer])
 def test_an_unknown_start_is_refused(layer_class):
-    message = r"`start` must be one of \('series', 'paper'\), received 'mamba'"
-    with pytest.raises(ValueError, match=message):
-        layer_class(2, start="mamba")
+    for start in ("mamba", None):
+        message = rf"`start` must be one of \('series', 'paper'\), received {start!r}"
+        with pytest.raises(ValueError, match=message):
+            layer_class(2, start=start)
 
 
 def test_last_output_only(chosen):

@@ -147,8 +147,12 @@ def _load(command: tuple[str, ...], source: str, caller: Caller, *flags: str) ->
 def _compile(command: list[str], path: Path) -> str | None:
     """What went wrong, or None."""
     # Under a temporary name first: another process may do the same.
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".so", delete=False) as file:
-        target = Path(file.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # emptied since it was chosen?
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".so", delete=False) as file:
+            target = Path(file.name)
+    except OSError as error:
+        return str(error)
     try:
         # Zig builds its runtime first, in a cache of its own that must be writable as well.
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(path.parent / "zig"), **os.environ}

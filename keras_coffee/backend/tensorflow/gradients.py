@@ -48,7 +48,7 @@ def second_derivatives(tensors, *grads):
 def _refused(x, grad):
     # Of a gradient, because forward results are not available in some functions. Stateless, it is
     # pruned if it is not needed; XLA cannot compile it, and names it.
-    name = "keras_coffee_has_no_second_derivatives_on_tensorflow"
+    name = "keras_coffee_has_no_second_derivatives_on_tensorflow_nor_forward_mode"
     result = tf.numpy_function(_refuse, [grad], x.dtype, stateful=False, name=name)
     result.set_shape(x.shape)
     return result
