@@ -17,9 +17,9 @@ def scan_cell(recurrence, *tensors, recompute):
     sequences, weights, state = recurrence.split(tensors)
     batch, length = state[0].shape[0], sequences[0].shape[1]
     sequences = [_with_batch(x, batch) for x in sequences]
-    outputs, *final_state = _program(scan, recurrence, recompute)(*sequences, *weights, *state)
-    # The loops forget the length; a trace for unknown shapes, which TensorFlow also takes for known
-    # ones, forgets more. Layers that come later may need to know.
+    tensors = [*sequences, *weights, *state]
+    outputs, *final_state = _program(tensors, scan, recurrence, recompute)(*tensors)
+    # The loops forget the length. Layers that come later may need to know.
     outputs.set_shape([sequences[0].shape[0], length, *outputs.shape[2:]])
     for result, like in zip(final_state, state, strict=True):
         result.set_shape(like.shape)
@@ -30,19 +30,24 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
     inputs = _with_batch(inputs, initial_state.shape[0])
     decay = tf.broadcast_to(decay, tf.shape(inputs))
-    states = _program(linear, reverse)(decay, inputs, initial_state)
+    tensors = [decay, inputs, initial_state]
+    states = _program(tensors, linear, reverse)(*tensors)
     states.set_shape(inputs.shape)
     return states
 
 
-def _program(function, *constants):
+def _program(tensors, function, *constants):
     """A function of tensors: compiled, except for a converter to ONNX, which can't look into it."""
-    bind = functools.partial if is_converted_to_onnx() else _compiled
-    return bind(function, *constants)
+    if is_converted_to_onnx():
+        return functools.partial(function, *constants)
+    return _compiled(all(x.shape.is_fully_defined() for x in tensors), function, *constants)
 
 
 @functools.cache
-def _compiled(function, *constants):
+def _compiled(is_known, function, *constants):
+    # Known shapes have a function of their own: TensorFlow would take a trace for unknown shapes for
+    # them too, and files for LiteRT hold known ones only.
+    del is_known
     return tf.function(functools.partial(function, *constants), jit_compile=True, autograph=False)
 
 
