@@ -45,8 +45,8 @@ def _program(tensors, function, *constants):
 
 @functools.cache
 def _compiled(is_known, function, *constants):
-    # Known shapes have a function of their own: TensorFlow would take a trace for unknown shapes for
-    # them too, and files for LiteRT hold known ones only.
+    # Known shapes have a function of their own. TensorFlow would take a trace for unknown ones, and
+    # files for LiteRT can't hold that.
     del is_known
     return tf.function(functools.partial(function, *constants), jit_compile=True, autograph=False)
 
