@@ -269,15 +269,7 @@ def in_blocks(by_row):
     for name, task in blocks.TASKS.items():
         known = {mixer: runs[name, mixer, blocks.DEPTH, "parameters"] for mixer in blocks.MIXERS}
         yield f"**{task.title}.** By chance: {task.chance:.2f}. Expected before: {task.why}\n\n"
-        first, *further = task.tests
-        columns = ["", "parameters", *(f"as in training, rate {rate:g}" for rate in blocks.RATES)]
-        cells = [
-            [blocks.TITLES[mixer], *figures(by_rate, best(by_rate), further, blocks.RATES)]
-            for mixer, by_rate in known.items()
-            if by_rate
-        ]
-        columns += ["rate", first, *further, "minutes a run"]
-        yield as_table(columns, cells) if cells else "Not run yet.\n\n"
+        yield both_rates(task, {blocks.TITLES[k]: x for k, x in known.items()}, blocks.RATES)
     yield command("blocks")
 
 
@@ -286,22 +278,28 @@ def said(settings):
 
 
 def results(name, task, runs):
-    """All runs of a task: validation at both rates, and the tests at the better one."""
-    first, *further = task.tests
-    columns = ["", "parameters", *(f"as in training, rate {rate:g}" for rate in RATES)]
-    columns += ["rate", first, *further, "minutes a run"]
-    cells = []
-    for (depth, equal), title in VARIANTS.items():
-        for mixer in MIXERS:
-            by_rate = runs[name, mixer, depth, equal]
-            own = best(by_rate)
-            if own:
-                label = f"{TITLES[mixer]}; {title[0].lower()}{title[1:]}"
-                cells.append([label, *figures(by_rate, own, further)])
+    """All runs of a task."""
+    known = {
+        f"{TITLES[mixer]}; {title[0].lower()}{title[1:]}": runs[name, mixer, depth, equal]
+        for (depth, equal), title in VARIANTS.items()
+        for mixer in MIXERS
+    }
+    return both_rates(task, known, RATES)
+
+
+def both_rates(task, known, rates):
+    """A line for what was run, by its label: validation at both rates, tests at the better one."""
+    test, *further = task.tests
+    columns = ["", "parameters", *(f"as in training, rate {rate:g}" for rate in rates)]
+    columns += ["rate", test, *further, "minutes a run"]
+    cells = [
+        [label, *figures(by_rate, further, rates)] for label, by_rate in known.items() if by_rate
+    ]
     return as_table(columns, cells) if cells else "Not run yet.\n\n"
 
 
-def figures(by_rate, own, further, rates=RATES):
+def figures(by_rate, further, rates):
+    own = best(by_rate)
     return [
         f"{own[0]['parameters']:,}",
         *(cell(by_rate.get(rate, []), validation) for rate in rates),

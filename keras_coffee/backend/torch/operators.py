@@ -235,6 +235,7 @@ def _linear_loop_back(grad_states, states, decay, initial_state, *, reverse):
     zeros = torch.zeros_like(initial_state)
     grads = linear_loop(following, grad_states, zeros, reverse=not reverse)
     grad_decay = (grads * previous.conj()).sum_to_size(decay.shape)
+    # In this order: a product is laid out as its first factor, and this one is contiguous.
     return grad_decay, grads, grads[:, first] * conjugate[:, first]
 
 
