@@ -17,8 +17,8 @@ def scan_cell(recurrence, *tensors, recompute):
     sequences, weights, state = recurrence.split(tensors)
     batch, length = state[0].shape[0], sequences[0].shape[1]
     sequences = [_with_batch(x, batch) for x in sequences]
-    tensors = [*sequences, *weights, *state]
-    outputs, *final_state = _program(tensors, scan, recurrence, recompute)(*tensors)
+    arguments = [*sequences, *weights, *state]
+    outputs, *final_state = _program(arguments, scan, recurrence, recompute)(*arguments)
     # The loops forget the length. Layers that come later may need to know.
     outputs.set_shape([sequences[0].shape[0], length, *outputs.shape[2:]])
     for result, like in zip(final_state, state, strict=True):
