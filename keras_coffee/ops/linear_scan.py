@@ -75,9 +75,9 @@ def linear_scan(
     return ops.cast(states, inputs.dtype) if is_low else states, final_state
 
 
-def copied_step(states: Tensor, step: int) -> Tensor:
-    """The state at a step. On PyTorch a slice alone would keep all states in memory."""
-    return ops.copy(states[:, step])
+def copied_step(sequences: Tensor, step: int) -> Tensor:
+    """States or outputs at a step. On PyTorch a slice alone would keep all of them in memory."""
+    return ops.copy(sequences[:, step])
 
 
 def linear_states(
