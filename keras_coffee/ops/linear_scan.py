@@ -51,7 +51,7 @@ def linear_scan(
         array([[1.   , 1.5  , 1.75 , 1.875]], dtype=float32)
     """
     inputs = arguments.as_tensor(inputs, "inputs")
-    decay = arguments.as_tensor(decay, "decay", like=inputs)
+    decay = arguments.as_tensor(decay, "decay", like=arguments.dtype_of(inputs))
     dtype = arguments.common_dtype(decay, inputs)
     if len(inputs.shape) < 2:
         raise ValueError(
