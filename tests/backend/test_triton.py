@@ -17,7 +17,7 @@ import numpy as np
 import oracles
 import pytest
 from interpreter import start_once
-from nightly import IS_NIGHTLY
+from nightly import IS_NIGHTLY, product
 from scans import (
     assert_matches,
     assert_same,
@@ -165,9 +165,10 @@ def coffee_arrays_for(feedback, shape, gated=True):
 
 
 # Seventeen steps are two groups of those that are loaded together, and one step.
-@pytest.mark.parametrize("output_gate", [False, True], ids=["", "output_gate"])
-@pytest.mark.parametrize("input_matrix", [False, True], ids=["", "input_matrix"])
-@pytest.mark.parametrize("feedback", ["sigmoid", "linear", None])
+@pytest.mark.parametrize(
+    ("feedback", "input_matrix", "output_gate"),
+    product(("sigmoid", "linear", None), (False, True), (False, True)),
+)
 def test_coffee_with_every_option(feedback, input_matrix, output_gate):
     arrays = coffee_arrays_for(feedback, (1, 17, 2, 2), gated=False)
     if not input_matrix:
@@ -235,9 +236,17 @@ def test_selective_with_every_option(discretization, varying):
 
 
 # Tiles that are filled and that are not, and a last stretch of one step.
-@pytest.mark.parametrize("discretization", ["zoh", "mamba"])
-@pytest.mark.parametrize("delta_softplus", [False, True], ids=["", "softplus"])
-@pytest.mark.parametrize("without", [(), ("skip",), ("delta_bias",)], ids=str)
+@pytest.mark.parametrize(
+    ("without", "delta_softplus", "discretization", "tiling"),
+    product(
+        ((), ("skip",), ("delta_bias",)),
+        (False, True),
+        ("zoh", "mamba"),
+        ("few pairs", "many pairs"),
+    ),
+    indirect=["tiling"],
+    ids=str,
+)
 def test_selective_with_skip_bias_and_softplus(without, delta_softplus, discretization, tiling):
     arrays = selective_arrays((2, 9, 3, 4), optional=True, delta_softplus=delta_softplus)
     arrays = {k: a for k, a in arrays.items() if k not in without}
@@ -357,14 +366,17 @@ class Linear(torch.autograd.Function):
 
 # Axes of batch and time that are broadcast; a state that is a number, and more numbers than lanes.
 # Time is longer than what is loaded ahead.
-@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize(
-    ("decay_axes", "shape"),
-    [((2, 37), (3, 2)), ((1, 37), (5,)), ((2, 1), (5,)), ((1, 1), (37,)), ((2, 37), ())],
+    ("axes_and_shape", "dtype", "reverse"),
+    product(
+        [((2, 37), (3, 2)), ((1, 37), (5,)), ((2, 1), (5,)), ((1, 1), (37,)), ((2, 37), ())],
+        ("float32", "float64", "complex64", "complex128"),
+        (False, True),
+    ),
     ids=str,
 )
-def test_linear_scan(decay_axes, shape, dtype, reverse):
+def test_linear_scan(axes_and_shape, dtype, reverse):
+    decay_axes, shape = axes_and_shape
     arrays, cotangents = linear_arrays((2, 37), decay_axes, shape, dtype)
     oracle = functools.partial(oracles.linear, reverse=reverse)
     assert_matches(linear(reverse), oracle, arrays, cotangents, precision_of(dtype))
