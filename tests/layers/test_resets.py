@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from keras import ops
-from nightly import IS_THOROUGH
+from nightly import IS_NIGHTLY, IS_THOROUGH
 from recurrent import make, random_inputs, random_states, randomized, to_numpy, with_weights_of
 from scans import assert_same, coffee_arrays, differentiated_scan, in_pieces, precision
 
@@ -155,7 +155,7 @@ def marks(probability):
 def test_values_and_gradients_are_those_of_the_pieces_alone(name):
     comparison = Comparison(name)
 
-    @hypothesis.settings(max_examples=200 if IS_THOROUGH else 15)
+    @hypothesis.settings(max_examples=200 if IS_NIGHTLY else 50 if IS_THOROUGH else 15)
     @hypothesis.given(marks([False, False, True]), marks([True, True, False]))
     @hypothesis.example(RESET, np.ones_like(RESET))
     # A reset at a masked step, behind one and before one that counts.
