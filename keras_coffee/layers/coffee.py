@@ -300,6 +300,18 @@ class CoffeeLayer(StateSpaceLayer):
             solver=self.solver if solver is None else solver,
         )
 
+    def symbolic_arguments(self) -> dict[str, keras.KerasTensor]:
+        """The tensors that the layer is called with in a Functional or Sequential model, by name.
+
+        Always `inputs`; `initial_state`, `mask` and `reset` where they are given.
+        """
+        inputs, *others = keras.tree.flatten(self.input)
+        found = {"inputs": inputs}
+        for x in others:
+            mark = "reset" if x is self._symbolic_reset else "mask"
+            found[mark if len(x.shape) == 2 else "initial_state"] = x
+        return found
+
     def cell(self) -> CoffeeCell:
         """The recurrence of the layer as it is now: its step, its Jacobian and its outputs."""
         weights = {k: cast(w, self.state_dtype) for k, w in self._cell_weights().items()}

@@ -140,6 +140,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self.solver = solver if isinstance(solver, str) else found
         self.recompute = recompute
         self._carried: list[keras.Variable] = []
+        self._symbolic_reset: keras.KerasTensor | None = None
 
     # What a subclass says.
 
@@ -350,6 +351,16 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         # them.
         return masking.zero_masked(inputs, mask), mask
 
+    def in_order(
+        self, inputs: Tensor, mask: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Inputs, mask and resets as the layer reads them: reversed with `go_backwards`."""
+        if not self.go_backwards:
+            return inputs, mask, reset
+        mask = None if mask is None else ops.flip(mask, axis=1)
+        reset = None if reset is None else masking.backwards(reset)
+        return ops.flip(inputs, axis=1), mask, reset
+
     def _run(
         self,
         inputs: Tensor,
@@ -360,10 +371,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """Outputs in the compute dtype and the final states, in the order of processing."""
         inputs, mask = self.prepare(inputs, mask)
         reset = masking.as_mask(reset, inputs, "reset")
-        if self.go_backwards:
-            inputs = ops.flip(inputs, axis=1)
-            mask = None if mask is None else ops.flip(mask, axis=1)
-            reset = None if reset is None else masking.backwards(reset)
+        inputs, mask, reset = self.in_order(inputs, mask, reset)
         initial = states[0] if states is not None and len(states) == 1 else states
         marks = {} if reset is None else {"reset": reset}
         if marks and not _takes(self.scan, "reset"):
@@ -502,6 +510,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         inputs_mask: Any = None,
         reset: Any = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+        # Of a call in a Functional model Keras keeps the tensors, and not which arguments they are.
+        self._symbolic_reset = reset
         shapes = self.compute_output_shape(inputs.shape)
         if not self.return_state:
             return keras.KerasTensor(shapes, self.compute_dtype)
