@@ -15,12 +15,20 @@ from pydoc_data import topics
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
+# With 96 features the first three models have about 148,000 parameters.
+MIXERS = {
+    "mamba": lambda dim: MambaMixer(16),
+    "coffee": lambda dim: MambaMixer(mixer=CoffeeLayer(20)),
+    "gru": lambda dim: MambaMixer(mixer=GRU(80), expand=1),
+    "min-gru": lambda dim: MinGRU(dim),
+}
+
 
 def parser() -> argparse.ArgumentParser:
     """What can be set."""
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--text", type=Path, help="a text file; by default Python's help")
-    p.add_argument("--mixer", choices=("mamba", "coffee", "gru", "min-gru"), default="mamba")
+    p.add_argument("--mixer", choices=MIXERS, default="mamba")
     p.add_argument("--dim", type=int, default=96, help="features between the blocks")
     p.add_argument("--blocks", type=int, default=2)
     p.add_argument("--length", type=int, default=128, help="characters in a row")
@@ -49,13 +57,6 @@ from keras_coffee.models import language_model
 
 # Characters outside of ASCII become question marks.
 VOCABULARY = 128
-# With 96 features the first three models have about 148,000 parameters.
-MIXERS = {
-    "mamba": lambda dim: MambaMixer(16),
-    "coffee": lambda dim: MambaMixer(mixer=CoffeeLayer(20)),
-    "gru": lambda dim: MambaMixer(mixer=GRU(80), expand=1),
-    "min-gru": lambda dim: MinGRU(dim),
-}
 
 
 def encode(text: str) -> np.ndarray:

@@ -17,6 +17,7 @@ from keras_coffee.layers.declared_weights import DeclaredWeights
 from keras_coffee.ops import masking
 from keras_coffee.ops.arguments import as_parameter, cast, dtype_of
 from keras_coffee.ops.cell_scan import cell_scan
+from keras_coffee.ops.linear_scan import copied_step
 
 
 class StateSpec(NamedTuple):
@@ -298,7 +299,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             # the state that is returned.
             carried.assign(ops.copy(ops.stop_gradient(state)))
         if not self.return_sequences:
-            outputs = outputs[:, -1]
+            outputs = copied_step(outputs, -1)
         return (outputs, *final) if self.return_state else outputs
 
     def _initial_states(self, inputs: Tensor, given: Any) -> list[Tensor] | None:
