@@ -392,6 +392,26 @@ def test_training_in_the_model_is_refused(call, name):
         Stream(of(call))
 
 
+class Inner(keras.Model):
+    pass
+
+
+@pytest.mark.parametrize("place", ["behind the last output", "wrapper", "Sequential", "declared"])
+def test_training_inside_of_a_model_that_runs_as_one_piece_is_refused(place):
+    shape = (None, DIM) if place == "declared" else (DIM,)
+    inputs = keras.Input(shape)
+    model = Inner(inputs, layers.Dropout(0.5, name="drop")(inputs, training=True))
+    calls = {
+        "behind the last output": [layers.GRU(DIM), model],
+        "wrapper": [layers.TimeDistributed(model)],
+        "Sequential": [layers.GRU(DIM), keras.Sequential([keras.Input(shape), model])],
+        "declared": [model],
+    }[place]
+    message = "^'drop' is called with training=True in the model.*Build the model without it"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(*calls), pointwise=[Inner])
+
+
 def test_a_recurrent_layer_of_keras_that_goes_backwards_is_refused():
     backwards = layers.LSTM(2, go_backwards=True, return_sequences=True, name="lstm")
     with pytest.raises(ValueError, match="'lstm' goes backwards.*can't follow a stream"):

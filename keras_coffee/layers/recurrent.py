@@ -424,9 +424,10 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     def project(self, inputs: Tensor, weight: Tensor) -> Tensor:
         """Inputs times a weight. Products of matrices use the compute dtype."""
-        low = (cast(x, self.compute_dtype) for x in (inputs, weight))
-        # `ops.matmul` computes float64 in float32 on PyTorch.
-        return cast(ops.einsum("btd,dk->btk", *low), dtype_of(inputs))
+        dtype = self.compute_dtype
+        # `ops.matmul` computes float64 in float32 on PyTorch, `ops.einsum` takes eight times as
+        # long for one step.
+        return cast(cast(inputs, dtype) @ cast(weight, dtype), dtype_of(inputs))
 
     # Streaming.
 

@@ -1,5 +1,6 @@
 """Checks and conversions that the recurrences share."""
 
+import functools
 from typing import Any
 
 import keras
@@ -62,6 +63,11 @@ def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: st
     """A tensor of the given shape and dtype."""
     tensor = as_tensor(value, name, like=dtype)
     check_shape(tensor, shape, name)
+    return in_dtype(tensor, name, dtype)
+
+
+def in_dtype(tensor: Tensor, name: str, dtype: str) -> Tensor:
+    """A tensor in the given dtype, unless a cast would drop an imaginary part."""
     own = dtype_of(tensor)
     if own == dtype:
         return tensor
@@ -157,7 +163,12 @@ def is_low_precision(x: Tensor) -> bool:
 def dtype_of(x: Tensor) -> str:
     """The name of a tensor's dtype."""
     # `keras.backend.standardize_dtype` would take as long as a small operation.
-    return getattr(x.dtype, "name", None) or str(x.dtype).rpartition(".")[2]
+    return _name_of(x.dtype)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
 
 
 def cast(x: Any, dtype: str) -> Tensor:
