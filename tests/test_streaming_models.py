@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import compiled
 from keras import layers, ops
 from recurrent import TwoStates, random_inputs, to_numpy
 
@@ -141,7 +142,7 @@ def feed(stream, inputs, blocks):
 
 
 def assert_streams(model, inputs, blocks, **arguments):
-    expected = mapped(ops.convert_to_numpy, randomized(model)(inputs))
+    expected = mapped(ops.convert_to_numpy, compiled(randomized(model))(inputs))
     outputs, state = feed(Stream(model, **arguments), inputs, blocks)
     mapped(lambda x, y: np.testing.assert_allclose(x, y, **CLOSE), outputs, expected)
     return state
