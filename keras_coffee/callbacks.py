@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee.layers import CoffeeLayer
@@ -96,8 +95,8 @@ class SolverMonitor(keras.callbacks.Callback):
     called `coffee`: `coffee_iterations`, the most that any window of any sequence took;
     `coffee_residual`, the largest; `coffee_converged`, the fraction of sequences in which every
     window converged. Growing iterations mean that the layer learns to remember for longer than its
-    windows. Masks, an initial state and the direction are those of the layer in the model; a
-    stateful layer starts from its present state.
+    windows. Masks, resets, an initial state and the direction are those of the layer in the model;
+    a stateful layer starts from its present state.
 
     Args:
         layer: A `CoffeeLayer` of the model that is trained.
@@ -140,11 +139,9 @@ class SolverMonitor(keras.callbacks.Callback):
                 f"model.layers of the model that is trained, or the model is neither Functional "
                 "nor Sequential."
             )
-        # All tensors of the layer's call: its inputs, then a state or a mask or both.
-        inputs, *others = keras.tree.flatten(self.layer.input)
-        arguments = {"mask" if len(x.shape) == 2 else "initial_state": x for x in others}
         probe = _Probe(self.layer, self.solver)
-        self._probe = keras.Model(self.model.inputs, probe(inputs, **arguments))
+        found = probe(**self.layer.symbolic_arguments())
+        self._probe = keras.Model(self.model.inputs, found)
 
     def on_epoch_end(self, epoch, logs=None):
         iterations, residual, converged = self._probe.predict(
@@ -167,19 +164,19 @@ class _Probe(keras.layers.Layer):
         self.watched = layer
         self.solver = solver
 
-    def call(self, inputs, initial_state=None, mask=None, inputs_mask=None):
-        # `inputs_mask` is where Keras puts the mask of the inputs if there is an initial state too.
+    def call(self, inputs, initial_state=None, mask=None, inputs_mask=None, reset=None):
+        # `inputs_mask` is where Keras puts the mask of the inputs if there is another tensor too.
         mask = inputs_mask if mask is None else mask
         state = self.watched.states if initial_state is None else initial_state
-        if self.watched.go_backwards:
-            inputs = ops.flip(inputs, axis=1)
-            mask = None if mask is None else ops.flip(mask, axis=1)
-        return self.watched.solve(inputs, state, mask, solver=self.solver)[1:]
+        inputs, mask, reset = self.watched.in_order(inputs, mask, reset)
+        return self.watched.solve(inputs, state, mask, solver=self.solver, reset=reset)[1:]
 
     def compute_mask(self, inputs, previous_mask):
         return [None] * 3
 
-    def compute_output_spec(self, inputs, initial_state=None, mask=None, inputs_mask=None):
+    def compute_output_spec(
+        self, inputs, initial_state=None, mask=None, inputs_mask=None, reset=None
+    ):
         batch = inputs.shape[:1]
         dtypes = "int32", self.watched.state_dtype, "bool"
         return tuple(keras.KerasTensor(batch, dtype) for dtype in dtypes)

@@ -1,4 +1,5 @@
 import ctypes
+import functools
 import gc
 import os
 import shutil
@@ -60,8 +61,12 @@ def pytest_ignore_collect(collection_path, config):
     if part is None or not collection_path.match("test_*.py"):
         return None
     part, parts = map(int, part.split("/"))
-    files = sorted(Path(__file__).parent.rglob("test_*.py"))
-    return files.index(collection_path) % parts != part - 1 or None
+    return _files().index(collection_path) % parts != part - 1 or None
+
+
+@functools.cache
+def _files() -> list[Path]:
+    return sorted(Path(__file__).parent.rglob("test_*.py"))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from gradients import compiled
 from keras import layers, ops
 from recurrent import TwoStates, random_inputs, to_numpy
 
@@ -141,7 +142,7 @@ def feed(stream, inputs, blocks):
 
 
 def assert_streams(model, inputs, blocks, **arguments):
-    expected = mapped(ops.convert_to_numpy, randomized(model)(inputs))
+    expected = mapped(ops.convert_to_numpy, compiled(randomized(model))(inputs))
     outputs, state = feed(Stream(model, **arguments), inputs, blocks)
     mapped(lambda x, y: np.testing.assert_allclose(x, y, **CLOSE), outputs, expected)
     return state
@@ -390,6 +391,26 @@ def test_training_in_the_model_is_refused(call, name):
     message = f"^'{name}' is called with training=True in the model.*Build the model without it"
     with pytest.raises(ValueError, match=message):
         Stream(of(call))
+
+
+class Inner(keras.Model):
+    pass
+
+
+@pytest.mark.parametrize("place", ["behind the last output", "wrapper", "Sequential", "declared"])
+def test_training_inside_of_a_model_that_runs_as_one_piece_is_refused(place):
+    shape = (None, DIM) if place == "declared" else (DIM,)
+    inputs = keras.Input(shape)
+    model = Inner(inputs, layers.Dropout(0.5, name="drop")(inputs, training=True))
+    calls = {
+        "behind the last output": [layers.GRU(DIM), model],
+        "wrapper": [layers.TimeDistributed(model)],
+        "Sequential": [layers.GRU(DIM), keras.Sequential([keras.Input(shape), model])],
+        "declared": [model],
+    }[place]
+    message = "^'drop' is called with training=True in the model.*Build the model without it"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(*calls), pointwise=[Inner])
 
 
 def test_a_recurrent_layer_of_keras_that_goes_backwards_is_refused():

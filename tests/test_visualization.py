@@ -161,6 +161,16 @@ def test_initial_state_and_mask_given_in_the_model(features):
     np.testing.assert_allclose(drawn, gates[0].reshape(4, 6).T, atol=1e-6)
 
 
+def test_resets_given_in_the_model(features):
+    inputs, reset = keras.Input((4, 3)), keras.Input((4,), dtype="bool")
+    layer = CoffeeLayer(2)
+    model = keras.Model([inputs, reset], layer(keras.layers.Masking()(inputs), reset=reset))
+    begins = np.array([[False, False, True, False], [True, False, False, True]])
+    states = ops.convert_to_numpy(layer.trajectory(features, reset=begins)[0])
+    axes = plot_state_trajectory(model, [features, begins])
+    np.testing.assert_allclose(paths(axes), from_zero(states[:, :, 0]), atol=1e-6)
+
+
 def test_a_stateful_layer_starts_from_its_state_and_keeps_it(features):
     layer = CoffeeLayer(2, stateful=True)
     model = keras.Sequential([keras.Input(batch_shape=(2, 4, 3)), layer])

@@ -7,26 +7,19 @@ One setting changes at a time, the others are those of `BASE`. Each finished run
 `results/sizes/`, and is not run again.
 """
 
-import argparse
 import collections
 import functools
 import pathlib
 import time
 
-
-def make_parser():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=3)
-    return parser
-
+import tables
 
 if __name__ == "__main__":
-    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+    # --help and mistakes end here: what follows needs a backend.
+    arguments = tables.arguments(__doc__, seeds=3)
 
 import keras
 import numpy as np
-import tables
 from series import TASKS
 
 from keras_coffee import CoffeeLayer
@@ -97,7 +90,7 @@ def report():
     parts = []
     for name, values in VALUES.items():
         keys = [tuple((BASE | {name: value}).values()) for value in values]
-        means = [f"{np.mean(errors[key]):.3f} ± {np.std(errors[key]):.3f}" for key in keys]
+        means = [tables.mean(errors[key]) for key in keys]
         counts = [f"{parameters[key]:,}" for key in keys]
         lines = [[TITLES[name], *map(str, values)], ["---"] * (len(values) + 1)]
         lines += [["error", *means], ["parameters", *counts]]
@@ -106,5 +99,4 @@ def report():
 
 
 if __name__ == "__main__":
-    arguments = make_parser().parse_args()
     report() if arguments.what == "report" else run_all(arguments.seeds)

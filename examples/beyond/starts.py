@@ -141,7 +141,7 @@ def report():
         for model in MODELS:
             found = [scores[task, model, layer] for layer in TITLES]
             if any(found):
-                cells = " | ".join(map(cell, found))
+                cells = " | ".join(map(tables.mean, found))
                 lines.append(f"| {title}, {model} ({seeds_of(found)}) | {cells} |")
     known = tables.read(RESULTS / "references")
     if known:
@@ -156,13 +156,6 @@ def seeds_of(found):
     """How many runs the cells of a row have."""
     counts = sorted({len(scores) for scores in found if scores})
     return f"{' to '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)}"
-
-
-def cell(scores):
-    """Mean and standard deviation; the number itself if there is one, nothing if there is none."""
-    if len(scores) < 2:
-        return "".join(f"{score:.3f}" for score in scores)
-    return f"{np.mean(scores):.3f} ± {np.std(scores):.3f}"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,21 @@
-"""Finished runs as files, and tables of them in the docs."""
+"""Programs that keep finished runs as files, and write tables of them into the docs."""
 
+import argparse
 import json
+import statistics
 
-import keras
-import numpy as np
+
+def arguments(description, seeds):
+    """What such a program was called with. Needs nothing that must be installed.
+
+    Args:
+        description: The program's docstring.
+        seeds: How many seeds are run by default.
+    """
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
+    parser.add_argument("--seeds", type=int, default=seeds)
+    return parser.parse_args()
 
 
 def keep(file, settings, run):
@@ -16,6 +28,8 @@ def keep(file, settings, run):
     """
     if file.exists():
         return json.loads(file.read_text())
+    import keras
+
     versions = {"backend": keras.config.backend(), "keras": keras.__version__}
     found = settings | versions | run()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +51,14 @@ def fill(page, name, text):
     page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")
 
 
-def spread(scores):
-    """Mean, standard deviation if there are several, and number; nothing if there is none."""
+def mean(scores):
+    """Mean, and standard deviation if there are several; nothing if there is none."""
     if not scores:
         return ""
-    deviation = f" ± {np.std(scores):.3f}" if len(scores) > 1 else ""
-    return f"{np.mean(scores):.3f}{deviation} ({len(scores)})"
+    deviation = f" ± {statistics.pstdev(scores):.3f}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.3f}{deviation}"
+
+
+def spread(scores):
+    """The same with their number."""
+    return f"{mean(scores)} ({len(scores)})" if scores else ""

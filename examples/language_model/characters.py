@@ -3,27 +3,38 @@
 The text is Python's own help, which comes with Python, or a file:
 
     KERAS_BACKEND=torch python examples/language_model/characters.py --prompt "The statement "
+    KERAS_BACKEND=jax python examples/language_model/characters.py --minutes 10
 """
 
 import argparse
 import math
 import os
+import time
 from pathlib import Path
 from pydoc_data import topics
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
+
+# With 96 features the first three models have about 148,000 parameters.
+MIXERS = {
+    "mamba": lambda dim: MambaMixer(16),
+    "coffee": lambda dim: MambaMixer(mixer=CoffeeLayer(20)),
+    "gru": lambda dim: MambaMixer(mixer=GRU(80), expand=1),
+    "min-gru": lambda dim: MinGRU(dim),
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """What can be set."""
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--text", type=Path, help="a text file; by default Python's help")
-    p.add_argument("--mixer", choices=("mamba", "coffee", "gru", "min-gru"), default="mamba")
+    p.add_argument("--mixer", choices=MIXERS, default="mamba")
     p.add_argument("--dim", type=int, default=96, help="features between the blocks")
     p.add_argument("--blocks", type=int, default=2)
     p.add_argument("--length", type=int, default=128, help="characters in a row")
     p.add_argument("--batch-size", type=int, default=16)
     p.add_argument("--epochs", type=int, default=3)
+    p.add_argument("--minutes", type=float, help="train for this time instead of --epochs")
     p.add_argument("--learning-rate", type=float, default=0.004)
     p.add_argument("--prompt", default="The statement ")
     p.add_argument("--new", type=int, default=300, help="characters to write")
@@ -46,13 +57,6 @@ from keras_coffee.models import language_model
 
 # Characters outside of ASCII become question marks.
 VOCABULARY = 128
-# With 96 features the first three models have about 148,000 parameters.
-MIXERS = {
-    "mamba": lambda dim: MambaMixer(16),
-    "coffee": lambda dim: MambaMixer(mixer=CoffeeLayer(20)),
-    "gru": lambda dim: MambaMixer(mixer=GRU(80), expand=1),
-    "min-gru": lambda dim: MinGRU(dim),
-}
 
 
 def encode(text: str) -> np.ndarray:
@@ -120,6 +124,31 @@ def generate(
     return decode(np.array(written))
 
 
+class Clock(keras.callbacks.Callback):
+    """Prints the loss every quarter of a minute, and ends the training after some minutes.
+
+    Args:
+        minutes: How long to train. The step that is running then is the last.
+    """
+
+    def __init__(self, minutes: float):
+        super().__init__()
+        self.minutes = minutes
+
+    def on_train_begin(self, logs=None):
+        self.begin = self.printed = time.perf_counter()
+        self.steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter()
+        self.steps += 1
+        self.model.stop_training = now - self.begin >= 60 * self.minutes
+        if self.model.stop_training or now - self.printed >= 15:
+            self.printed = now
+            bits = float(logs["loss"]) / math.log(2)
+            print(f"{now - self.begin:.0f} s, {self.steps} steps: {bits:.3f} bits in this epoch")
+
+
 def train(text: str, arguments: argparse.Namespace) -> tuple[keras.Model, float]:
     """A trained model, and its bits per character on the last tenth of the text."""
     rows, kept = rows_of(text, arguments.length)
@@ -132,8 +161,9 @@ def train(text: str, arguments: argparse.Namespace) -> tuple[keras.Model, float]
         rows[:, :-1],
         rows[:, 1:],
         batch_size=arguments.batch_size,
-        epochs=arguments.epochs,
+        epochs=10**6 if arguments.minutes else arguments.epochs,
         validation_data=(kept[:, :-1], kept[:, 1:]),
+        callbacks=[Clock(arguments.minutes)] if arguments.minutes else [],
         verbose=2,
     )
     return model, history.history["val_loss"][-1] / math.log(2)

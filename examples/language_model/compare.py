@@ -7,7 +7,6 @@ The first half of the rows that are kept chooses the learning rate, the other ha
 finished run is one file in `results/language_model/`, and is not run again.
 """
 
-import argparse
 import collections
 import functools
 import math
@@ -16,25 +15,18 @@ import pathlib
 import sys
 import time
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
-
-
-def make_parser():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=1)
-    return parser
-
-
-if __name__ == "__main__":
-    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
-
-import characters
-import numpy as np
-
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "beyond"))
 
 import tables
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+if __name__ == "__main__":
+    # --help and mistakes end here: what follows needs a backend.
+    chosen = tables.arguments(__doc__, seeds=1)
+
+import characters
+import numpy as np
 
 RESULTS = pathlib.Path("results/language_model")
 PAGE = pathlib.Path("docs/language_models.md")
@@ -109,5 +101,4 @@ def sample(found):
 
 
 if __name__ == "__main__":
-    chosen = make_parser().parse_args()
     report() if chosen.what == "report" else run_all(characters.python_help(), chosen.seeds)

@@ -83,11 +83,11 @@ def tables(runs):
 
 def images(runs):
     """A line for each layer that was run on MNIST in four directions, the paper's among them."""
-    for name, (title, _) in {
-        "mnist-coffee": ("COFFEE, n=2, the paper's start", {}),
-        "mnist-coffee-output-filter": ("COFFEE with output filter", {}),
-        "mnist-s6-n2": ("S6, n=2, the paper's start", {}),
-        **{f"rivals-mnist-{layer}": found for layer, found in IMAGES.items()},
+    for name, title in {
+        "mnist-coffee": "COFFEE, n=2, the paper's start",
+        "mnist-coffee-output-filter": "COFFEE with output filter",
+        "mnist-s6-n2": "S6, n=2, the paper's start",
+        **{f"rivals-mnist-{layer}": title for layer, (title, _) in IMAGES.items()},
     }.items():
         own = records.main_runs(runs[name])
         if own:

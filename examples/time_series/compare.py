@@ -7,32 +7,24 @@ Each finished run is one file in `results/time_series/`, and is not run again. T
 from the package index and not installed.
 """
 
-import argparse
 import collections
 import functools
 import pathlib
 import sys
 import time
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "beyond"))
 
-def make_parser():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("run", "report"), default="run")
-    parser.add_argument("--seeds", type=int, default=3)
-    return parser
-
+import tables
 
 if __name__ == "__main__":
-    make_parser().parse_args()  # --help and mistakes end here: what follows needs a backend
+    # --help and mistakes end here: what follows needs a backend.
+    arguments = tables.arguments(__doc__, seeds=3)
 
 import keras
 import numpy as np
-from estimators import SeriesClassifier, SeriesForecaster, coffee
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "beyond"))
-
 import series
-import tables
+from estimators import SeriesClassifier, SeriesForecaster, coffee
 
 RESULTS = pathlib.Path("results/time_series")
 PAGE = pathlib.Path("docs/when_to_use.md")
@@ -108,5 +100,4 @@ def report():
 
 
 if __name__ == "__main__":
-    arguments = make_parser().parse_args()
     report() if arguments.what == "report" else run_all(arguments.seeds)

@@ -95,4 +95,6 @@ class LinearCell(Cell):
         return decay * state + drive
 
     def jacobian(self, state: Tensor, inputs: Any) -> Tensor:
-        return ops.broadcast_to(self.affine(inputs)[0], ops.shape(state))
+        # A Python number alone would become float32.
+        decay = ops.convert_to_tensor(self.affine(inputs)[0], state.dtype)
+        return ops.broadcast_to(decay, ops.shape(state))

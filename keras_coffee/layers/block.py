@@ -105,7 +105,8 @@ class Block(RecurrentLayer):
     ) -> tuple[Tensor, Any]:
         if initial_state is None:
             initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        mixed, state = self.mixer.advance(called(self.norm, inputs), initial_state, mask, reset)
+        states = self.mixer.as_states(initial_state, inputs.shape[0])
+        mixed, state = self.mixer._run(called(self.norm, inputs), states, mask, reset)
         outputs = inputs + cast(mixed, dtype_of(inputs))
         return masking.repeat_last(outputs, mask, reset), state
 

@@ -97,9 +97,14 @@ class CausalConv1D(RecurrentLayer):
         check_time(inputs, "inputs")
         if initial_state is None:
             (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
-        delayed, state = _window(inputs, initial_state, mask, reset)
         kernel = cast(cast(self.kernel, self.compute_dtype), dtype_of(inputs))
-        outputs = sum(kernel[-1 - k] * x for k, x in enumerate(delayed))
+        if inputs.shape[1] == 1 and mask is None and reset is None:
+            # Of a stream, where each operation counts.
+            known = ops.concatenate([initial_state, inputs], axis=1)
+            outputs, state = ops.sum(kernel * known, axis=1, keepdims=True), known[:, 1:]
+        else:
+            delayed, state = _window(inputs, initial_state, mask, reset)
+            outputs = sum(kernel[-1 - k] * x for k, x in enumerate(delayed))
         if self.use_bias:
             outputs = outputs + cast(self.bias, dtype_of(inputs))
         return masking.repeat_last(self.activation(outputs), mask, reset), state

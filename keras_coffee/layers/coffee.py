@@ -196,6 +196,7 @@ class CoffeeLayer(StateSpaceLayer):
         inputs: Tensor,
         initial_state: Tensor | None = None,
         mask: Tensor | None = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """States and gates over time, for plots and study.
 
@@ -204,7 +205,9 @@ class CoffeeLayer(StateSpaceLayer):
         Args:
             inputs: u, `(B, T, D)`.
             initial_state: x(0), `(B, D, n)`. None: zeros.
-            mask: `(B, T)`, False at steps to skip. Its gate is 0.
+            mask: `(B, T)`, False at steps to skip. The gate is 0 there. None: every step counts.
+            reset: `(B, T)`, True where a new sequence begins in a row, in the order of the inputs:
+                the state before that step is zero. None: nowhere.
 
         Returns:
             States x(1), …, x(T) and the gates Δ(1), …, Δ(T) that led to them, each
@@ -220,7 +223,7 @@ class CoffeeLayer(StateSpaceLayer):
             >>> states.shape, gates.shape
             ((2, 5, 3, 8), (2, 5, 3, 8))
         """
-        inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
+        inputs, initial_state, mask, reset = self._prepare(inputs, initial_state, mask, reset)
         # Every state as a separate feature, read out unchanged.
         shape = (*ops.shape(inputs), self.n)
         cell = self.cell()
@@ -244,10 +247,13 @@ class CoffeeLayer(StateSpaceLayer):
             feedback=self.feedback,
             initial_state=ops.reshape(initial_state, (shape[0], shape[2] * self.n, 1)),
             mask=mask,
+            reset=reset,
             solver=self.solver,
         )
         states = ops.reshape(states, shape)
         previous = ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
+        if reset is not None:
+            previous = masking.zero_masked(previous, ops.logical_not(reset))
         gates = cell.delta(previous, self.cell_inputs(inputs))
         return states, masking.zero_masked(gates, mask)
 
@@ -257,6 +263,7 @@ class CoffeeLayer(StateSpaceLayer):
         initial_state: Tensor | None = None,
         mask: Tensor | None = None,
         solver: str | solvers.Solver | None = None,
+        reset: Tensor | None = None,
     ) -> solvers.Solution:
         """States over time, and how they were found.
 
@@ -265,8 +272,9 @@ class CoffeeLayer(StateSpaceLayer):
         Args:
             inputs: u, `(B, T, D)`.
             initial_state: x(0), `(B, D, n)`. None: zeros.
-            mask: `(B, T)`, False at steps to skip.
+            mask: `(B, T)`, False at steps to skip. None: every step counts.
             solver: As for the layer. None: the layer's own.
+            reset: As for `trajectory`.
 
         Returns:
             States `(B, T, D, n)`, and iterations, residual and converged of each sequence.
@@ -282,10 +290,27 @@ class CoffeeLayer(StateSpaceLayer):
             >>> solution.states.shape, bool(solution.converged.all())
             ((2, 5, 3, 8), True)
         """
-        inputs, initial_state, mask = self._prepare(inputs, initial_state, mask)
-        solver = self.solver if solver is None else solver
-        inputs = self.cell_inputs(inputs)
-        return nonlinear_scan(self.cell(), inputs, initial_state, mask=mask, solver=solver)
+        inputs, initial_state, mask, reset = self._prepare(inputs, initial_state, mask, reset)
+        return nonlinear_scan(
+            self.cell(),
+            self.cell_inputs(inputs),
+            initial_state,
+            mask=mask,
+            reset=reset,
+            solver=self.solver if solver is None else solver,
+        )
+
+    def symbolic_arguments(self) -> dict[str, keras.KerasTensor]:
+        """The tensors that the layer is called with in a Functional or Sequential model, by name.
+
+        Always `inputs`; `initial_state`, `mask` and `reset` where they are given.
+        """
+        inputs, *others = keras.tree.flatten(self.input)
+        found = {"inputs": inputs}
+        for x in others:
+            mark = "reset" if x is self._symbolic_reset else "mask"
+            found[mark if len(x.shape) == 2 else "initial_state"] = x
+        return found
 
     def cell(self) -> CoffeeCell:
         """The recurrence of the layer as it is now: its step, its Jacobian and its outputs."""
@@ -308,13 +333,15 @@ class CoffeeLayer(StateSpaceLayer):
             return self.project(inputs, self.gate_projection)
         return inputs * ops.cast(self.gate_projection, self.state_dtype)
 
-    def _prepare(self, inputs: Tensor, initial_state: Any, mask: Tensor | None) -> tuple[Any, ...]:
-        """Inputs, state and mask for a look inside: what `call` gives to `scan`."""
+    def _prepare(
+        self, inputs: Tensor, initial_state: Any, mask: Tensor | None, reset: Tensor | None
+    ) -> tuple[Any, ...]:
+        """Inputs, state, mask and resets for a look inside: what `call` gives to `scan`."""
         inputs, mask = self.prepare(inputs, mask)
         if initial_state is None:
             initial_state = self.get_initial_state(ops.shape(inputs)[0])
         (state,) = self.as_states(initial_state, inputs.shape[0])
-        return inputs, state, mask
+        return inputs, state, mask, masking.as_mask(reset, inputs, "reset")
 
     def get_config(self) -> dict[str, Any]:
         return {

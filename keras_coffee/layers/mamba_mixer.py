@@ -196,7 +196,7 @@ class MambaMixer(RecurrentLayer):
         inner = self.expand * inputs.shape[-1]
         mixed, gate = branches[..., :inner], branches[..., inner:]
         if self.convolution is not None:
-            mixed, states[0] = self.convolution.advance(mixed, states[0], mask, reset)
+            mixed, states[:1] = self.convolution._run(mixed, states[:1], mask, reset)
             mixed = cast(mixed, dtype_of(inputs))
         first = 0 if self.convolution is None else 1
         mixed, states[first:] = self._mixed(mixed, states[first:], mask, reset)
@@ -216,8 +216,8 @@ class MambaMixer(RecurrentLayer):
         self, inputs: Tensor, states: list[Tensor], mask: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         if self.mixer is not None:
-            outputs, final = self.mixer.advance(inputs, states, mask, reset)
-            return outputs, final if isinstance(final, list) else [final]
+            states = self.mixer.as_states(states, inputs.shape[0])
+            return self.mixer._run(inputs, states, mask, reset)
         selected = self.project(inputs, self.selection_projection)
         first, second = selected.shape[-1] - 2 * self.n, selected.shape[-1] - self.n
         outputs, state = selective_scan(

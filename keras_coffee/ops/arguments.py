@@ -1,5 +1,6 @@
 """Checks and conversions that the recurrences share."""
 
+import functools
 from typing import Any
 
 import keras
@@ -29,10 +30,10 @@ def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
     return inputs
 
 
-def as_tensor(value: Any, name: str, like: Tensor | None = None) -> Tensor:
+def as_tensor(value: Any, name: str, like: str | None = None) -> Tensor:
     """A backend tensor; `keras.KerasTensor`s are refused.
 
-    A Python number takes the precision of `like`, float32 at least.
+    Python numbers, alone or in lists, take the precision of the dtype `like`, float32 at least.
     """
     if isinstance(value, keras.KerasTensor):
         raise TypeError(
@@ -42,17 +43,31 @@ def as_tensor(value: Any, name: str, like: Tensor | None = None) -> Tensor:
     if value is None:
         raise TypeError(f"`{name}` is required, received None.")
     value = value.value if isinstance(value, keras.Variable) else value
-    if like is not None and isinstance(value, float | complex):
-        is_wide = dtype_of(like) in ("float64", "complex128")
-        dtypes = ("float32", "float64") if isinstance(value, float) else ("complex64", "complex128")
-        return ops.convert_to_tensor(value, dtypes[is_wide])
-    return ops.convert_to_tensor(value)
+    return ops.convert_to_tensor(value, like and _dtype_of_numbers(value, like))
+
+
+def _dtype_of_numbers(value: Any, like: str) -> str | None:
+    """The dtype of Python numbers that are real or complex. None if the value has its own dtype."""
+    if not isinstance(value, float | complex | list | tuple):
+        return None
+    numbers = keras.tree.flatten(value)
+    is_wide = like in ("float64", "complex128")
+    if any(isinstance(x, complex) for x in numbers):
+        return "complex128" if is_wide else "complex64"
+    if any(isinstance(x, float) for x in numbers):
+        return "float64" if is_wide else "float32"
+    return None
 
 
 def as_parameter(value: Any, name: str, shape: tuple[int | None, ...], dtype: str) -> Tensor:
     """A tensor of the given shape and dtype."""
-    tensor = as_tensor(value, name)
+    tensor = as_tensor(value, name, like=dtype)
     check_shape(tensor, shape, name)
+    return in_dtype(tensor, name, dtype)
+
+
+def in_dtype(tensor: Tensor, name: str, dtype: str) -> Tensor:
+    """A tensor in the given dtype, unless a cast would drop an imaginary part."""
     own = dtype_of(tensor)
     if own == dtype:
         return tensor
@@ -148,7 +163,12 @@ def is_low_precision(x: Tensor) -> bool:
 def dtype_of(x: Tensor) -> str:
     """The name of a tensor's dtype."""
     # `keras.backend.standardize_dtype` would take as long as a small operation.
-    return getattr(x.dtype, "name", None) or str(x.dtype).rpartition(".")[2]
+    return _name_of(x.dtype)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
 
 
 def cast(x: Any, dtype: str) -> Tensor:

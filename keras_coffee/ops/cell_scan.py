@@ -119,7 +119,8 @@ def _run_linear(recurrence, tensors, solver):
 
 def _as_sequence(value, state):
     """Decay or drive in the dtype of the state, with all of its axes and one for time."""
-    x, rank = arguments.as_tensor(value, "affine", like=state), len(state.shape)
+    rank = len(state.shape)
+    x = arguments.as_tensor(value, "affine", like=arguments.dtype_of(state))
     x = arguments.as_dtype(x, "What `affine` returns", state)
     if len(x.shape) == rank + 1:
         return x

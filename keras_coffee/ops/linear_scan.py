@@ -51,7 +51,7 @@ def linear_scan(
         array([[1.   , 1.5  , 1.75 , 1.875]], dtype=float32)
     """
     inputs = arguments.as_tensor(inputs, "inputs")
-    decay = arguments.as_tensor(decay, "decay", like=inputs)
+    decay = arguments.as_tensor(decay, "decay", like=arguments.dtype_of(inputs))
     dtype = arguments.common_dtype(decay, inputs)
     if len(inputs.shape) < 2:
         raise ValueError(
@@ -75,9 +75,9 @@ def linear_scan(
     return ops.cast(states, inputs.dtype) if is_low else states, final_state
 
 
-def copied_step(states: Tensor, step: int) -> Tensor:
-    """The state at a step. On PyTorch a slice alone would keep all states in memory."""
-    return ops.copy(states[:, step])
+def copied_step(sequences: Tensor, step: int) -> Tensor:
+    """States or outputs at a step. On PyTorch a slice alone would keep all of them in memory."""
+    return ops.copy(sequences[:, step])
 
 
 def linear_states(

@@ -136,7 +136,7 @@ def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dty
     (batch, length, dim), n = inputs.shape, transition.shape[1]
     shape = (batch, length, n) if len(value.shape) == 3 else (dim, n)
     arguments.check_shape(value, shape, name, f"(batch, time, {n}) or {(dim, n)}")
-    return arguments.as_parameter(value, name, shape, dtype)
+    return arguments.in_dtype(value, name, dtype)
 
 
 def _per_feature(given: dict[str, Tensor | None], dim: int, dtype: str) -> dict[str, Tensor]:

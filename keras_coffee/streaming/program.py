@@ -89,6 +89,7 @@ class Program:
         if can_carry and is_graph(operation):
             _check_masks(operation, args[0], kwargs.get("mask"))
             return self._walk(operation, args[0], self._path(path, operation) + ".")
+        _check_inside(operation)
         outputs = operation(*args, **kwargs)
         call = Call(operation, args, kwargs, keras.tree.flatten(outputs), [])
         call = dataclasses.replace(call, has_masks=_has_masks(call))
@@ -157,6 +158,25 @@ def _check_inference(operation: Any, kwargs: dict[str, Any]) -> None:
             f"{operation.name!r} is called with training=True in the model, but a stream computes "
             "what layers do in inference. Build the model without it."
         )
+
+
+def _check_inside(operation: Any) -> None:
+    """`_check_inference` of the calls in a model that runs as one piece, in a wrapper or not."""
+    model = getattr(operation, "layer", operation)
+    if not is_graph(model):
+        return
+    if isinstance(model, keras.Sequential):
+        for layer in model.layers:
+            _check_inside(layer)
+        return
+
+    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_inference(operation, kwargs)
+        _check_inside(operation)
+        return operation(*args, **kwargs)
+
+    plain = keras.Model(input_of(model), model.output)
+    keras.models.clone_model(plain, clone_function=lambda layer: layer, call_function=call)
 
 
 def _check_masks(model: keras.Model, inputs: Any, mask: Any) -> None:

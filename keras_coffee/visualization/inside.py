@@ -39,12 +39,11 @@ def follow(model: keras.Model, inputs: Any, layer: CoffeeLayer | str | None) -> 
     batches = _batches(model, inputs)
     if len(batches[0]) == 0:
         raise ValueError("There is nothing to draw: `inputs` hold no sequence.")
-    features, mask, state = _layer_inputs(model, layer, batches)
+    features, mask, state, reset = _layer_inputs(model, layer, batches)
     if state is None:
         (state,) = layer.states or layer.get_initial_state(len(features))
-    if layer.go_backwards:
-        features, mask = (ops.flip(x, axis=1) for x in (features, mask))
-    states, gates = layer.trajectory(features, state, mask)
+    features, mask, reset = layer.in_order(features, mask, reset)
+    states, gates = layer.trajectory(features, state, mask, reset)
     states, gates, start = (ops.convert_to_numpy(x) for x in (states, gates, state))
     states = np.concatenate([start[:, None], states], axis=1)
     if not np.isfinite(states).all():
@@ -128,14 +127,12 @@ def _connected(inputs: Any, outputs: Any, model: keras.Model, layer: CoffeeLayer
 
 
 def _layer_inputs(model, layer, batches):
-    """Features, mask and initial state (or None) that a layer is given, from a model's inputs."""
-    features, *more = keras.tree.flatten(layer.input)
-    # The other arguments of the layer's call, given as tensors.
-    masks, states = ([x for x in more if len(x.shape) == rank] for rank in (2, 3))
-    wanted = [*_Probe()(features), *masks, *states]
-    values = _connected(model.inputs, wanted, model, layer)(batches, training=False)
-    features, mask, *more = values
-    return features, more[0] if masks else mask, more[-1] if states else None
+    """Features, mask, initial state and resets that a layer is given; the last two may be None."""
+    given = layer.symbolic_arguments()
+    features, mask = _Probe()(given["inputs"])
+    wanted = {"mask": mask} | given | {"inputs": features}
+    found = _connected(model.inputs, wanted, model, layer)(batches, training=False)
+    return tuple(found.get(name) for name in ("inputs", "mask", "initial_state", "reset"))
 
 
 class _Probe(keras.layers.Layer):

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from scans import coffee_arrays, selective_arrays
 
+from keras_coffee import CoffeeLayer, S6Layer
 from keras_coffee.cells import AffineCell
+from keras_coffee.layers import MinGRU
 from keras_coffee.ops import cell_scan, coffee_scan, linear_scan, selective_scan
 
 # Many states a feature, so that inputs and outputs are small beside a trajectory; many steps, so
@@ -144,6 +146,13 @@ def test_the_final_state_of_a_linear_scan_keeps_no_trajectory(reverse):
     _, by_cell = cell_scan(AffineCell(), (0.5 * inputs, inputs), inputs[:, 0])
     for state in (by_function, by_cell):
         assert state.untyped_storage().nbytes() == 4 * state.numel()
+
+
+@only_torch
+@pytest.mark.parametrize("layer", [CoffeeLayer, S6Layer, MinGRU])
+def test_the_last_output_of_a_layer_keeps_no_others(layer):
+    last = layer(3, return_sequences=False)(np.ones((2, 50, 3), "float32"))
+    assert last.untyped_storage().nbytes() == 4 * last.numel()
 
 
 @only_torch

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+from interpreter import start_once
 from rounding import Rounded, assert_agrees
 from scans import coffee_arrays, cotangents_of, selective_arrays, widened
 
@@ -25,6 +26,8 @@ from keras_coffee.backend.torch import (  # noqa: E402
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    start_once()
 SEQUENCES = ("inputs", "gate_inputs", "mask", "reset")
 WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias")
 MATRICES = ("input_matrix", "output_matrix")

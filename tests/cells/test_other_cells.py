@@ -9,7 +9,7 @@ from keras import ops
 from recurrences import CASES
 from scans import precision
 
-from keras_coffee.cells import AffineCell, Cell, CoffeeCell, ElmanCell, MaskedCell
+from keras_coffee.cells import AffineCell, Cell, CoffeeCell, ElmanCell, LinearCell, MaskedCell
 from keras_coffee.diagnostics import check_jacobian
 
 LENGTH = 5
@@ -47,6 +47,25 @@ def test_check_jacobian_agrees(name, dtype):
         cell = case.cell(*[ops.cast(w, dtype) for w in case.weights.values()])
         state, inputs = (ops.cast(x, dtype) for x in (case.initial_state, case.inputs[:, 0]))
         assert check_jacobian(cell, state, inputs) < {"float32": 1e-3, "float64": 1e-8}[dtype]
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(LinearCell):
+    """A decay that is a Python number."""
+
+    decay: float
+
+    def affine(self, inputs):
+        return self.decay, inputs
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(0.9, "float64"), (0.9 + 0.1j, "complex128")])
+def test_the_jacobian_of_a_constant_decay_has_the_precision_of_the_state(number, dtype):
+    with precision("float64"):
+        state = ops.ones((2, 3), dtype)
+        jacobian = ops.convert_to_numpy(Constant(number).jacobian(state, state))
+    assert jacobian.dtype == dtype
+    np.testing.assert_array_equal(jacobian, np.full((2, 3), number))
 
 
 @dataclasses.dataclass(frozen=True)

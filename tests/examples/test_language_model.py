@@ -86,6 +86,12 @@ def test_a_gru_of_keras_streams_and_skips_masked_steps():
     )
 
 
+def test_it_stops_after_some_minutes(capsys):
+    options = characters.parser().parse_args([*SMALL, "--minutes", "0.0001"])
+    _, bits = characters.train(TEXT, options)
+    assert 0 < bits < 7 and " s, 1 steps: " in capsys.readouterr().out
+
+
 def test_the_script_prints_both(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(TEXT)
     options = [*SMALL, "--epochs", "1", "--mixer", "min-gru", "--prompt", "she", "--new", "5"]

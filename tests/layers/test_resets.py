@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from nightly import IS_THOROUGH
+from keras import ops
+from nightly import IS_NIGHTLY, IS_THOROUGH
 from recurrent import make, random_inputs, random_states, randomized, to_numpy, with_weights_of
-from scans import differentiated_scan
+from scans import assert_same, coffee_arrays, differentiated_scan, in_pieces, precision
 
 from keras_coffee import CoffeeLayer
 from keras_coffee.layers import Block, MambaMixer
@@ -154,7 +155,7 @@ def marks(probability):
 def test_values_and_gradients_are_those_of_the_pieces_alone(name):
     comparison = Comparison(name)
 
-    @hypothesis.settings(max_examples=200 if IS_THOROUGH else 15)
+    @hypothesis.settings(max_examples=200 if IS_NIGHTLY else 50 if IS_THOROUGH else 15)
     @hypothesis.given(marks([False, False, True]), marks([True, True, False]))
     @hypothesis.example(RESET, np.ones_like(RESET))
     # A reset at a masked step, behind one and before one that counts.
@@ -196,6 +197,49 @@ def test_a_stateful_layer_drops_what_it_carries():
     first = to_numpy(layer(INPUTS[1:]))
     np.testing.assert_allclose(outputs[1:], first, **CLOSE)
     assert not np.allclose(outputs[0, :4], to_numpy(layer(INPUTS))[0, :4], atol=1e-2)
+
+
+def by_trajectory(layer, inputs, initial_state, reset):
+    return layer.trajectory(inputs, initial_state, reset=reset)
+
+
+def by_solve(layer, inputs, initial_state, reset):
+    states = layer.solve(inputs, initial_state, solver="newton", reset=reset).states
+    return states, ops.zeros_like(states)
+
+
+# What differs between backends in `solve` is the solver's, and tests of `nonlinear_scan` cover it.
+@pytest.mark.parametrize("look", [by_trajectory, by_solve][: 1 + IS_THOROUGH])
+def test_a_look_inside_sees_the_pieces_alone(look):
+    arrays = coffee_arrays((*SHAPE, 2), gate_scale=0.5, input_scale=1.0, gated=True)
+    del arrays["gate_inputs"]
+    arrays["gate_projection"] = random_inputs(DIM, DIM)
+    with precision("float64"):
+        layer = CoffeeLayer(
+            2, use_input_matrix=True, input_gate="full", use_gate_bias=True, dtype="float64"
+        )
+        layer.build(SHAPE)
+
+        def scan(inputs, initial_state, readout, output_gate, reset=None, **weights):
+            pairs = [(w, weights[w.name]) for w in layer.weights if w.name in weights]
+            with keras.StatelessScope(state_mapping=pairs):
+                states, gates = look(layer, inputs, initial_state, reset)
+            outputs = ops.sum(states * readout + gates * output_gate, axis=-1)
+            return outputs, states[:, -1]
+
+        assert_same(functools.partial(scan, reset=RESET), in_pieces(scan, RESET), arrays)
+
+
+def test_a_look_inside_at_masked_resets():
+    layer = randomized(make("coffee-all"))
+    mask = ~RESET
+    states, gates = to_numpy(layer.trajectory(INPUTS, mask=mask, reset=RESET))
+    assert not states[RESET].any()
+    assert not gates[RESET].any()
+    found = layer.solve(INPUTS, mask=mask, reset=RESET, solver="newton").states
+    np.testing.assert_allclose(to_numpy(found), states, **CLOSE)
+    with pytest.raises(ValueError, match=r"`reset` must have shape \(2, 9\), received \(2, 8\)"):
+        layer.trajectory(INPUTS, reset=RESET[:, 1:])
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,9 @@ def test_monitor_sees_the_weights_of_the_epoch():
         ("mask", True),
         ("state", False),
         ("mask and state", True),
-        *([("mask", False), ("state", True), ("mask and state", False)] if IS_THOROUGH else []),
+        ("reset and mask", True),
+        *((given, False) for given in ("mask", "mask and state", "reset") if IS_THOROUGH),
+        *((given, True) for given in ("state", "reset") if IS_THOROUGH),
     ],
 )
 def test_monitor_solves_what_the_layer_computes(given, go_backwards):
@@ -200,6 +202,11 @@ def test_monitor_solves_what_the_layer_computes(given, go_backwards):
         inputs.append(keras.Input(SHAPE[1:2], dtype="bool"))
         arrays.append(mask)
         more["mask"] = inputs[-1]
+    reset = generator.uniform(size=SHAPE[:2]) > 0.8
+    if "reset" in given:
+        inputs.append(keras.Input(SHAPE[1:2], dtype="bool"))
+        arrays.append(reset)
+        more["reset"] = inputs[-1]
     layer = CoffeeLayer(4, solver=Newton(window=5), go_backwards=go_backwards)
     model = keras.Model(inputs, layer(inputs[0], **more))
     layer.gate.assign(2 * generator.normal(size=(3, 4)))
@@ -211,10 +218,16 @@ def test_monitor_solves_what_the_layer_computes(given, go_backwards):
         x[:, order],
         initial_state=state if "state" in given else None,
         mask=mask[:, order] if "mask" in given else None,
+        reset=(backwards_of(reset) if go_backwards else reset) if "reset" in given else None,
     )
     assert history[f"{layer.name}_iterations"] == [int(to_numpy(solution.iterations).max())]
     residual = float(to_numpy(solution.residual).max())
     np.testing.assert_allclose(history[f"{layer.name}_residual"], residual, atol=2.0**-22)
+
+
+def backwards_of(reset):
+    """A sequence ends where the next one begins, and from there it is read."""
+    return np.roll(reset, -1, axis=1)[:, ::-1] * (np.arange(SHAPE[1]) > 0)
 
 
 def test_monitor_starts_where_a_stateful_layer_is():

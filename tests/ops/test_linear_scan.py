@@ -132,6 +132,20 @@ def test_a_python_number_takes_the_precision_of_the_inputs(dtype, number):
     np.testing.assert_allclose(state[0, 0], (1 - number**30) / (1 - number), rtol=tolerance)
 
 
+@pytest.mark.parametrize("decay", [[0.9, 0.8], [0.9j, 0.8 + 0.1j], [1, 0.8]], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_lists_take_the_precision_of_the_inputs(dtype, decay):
+    given = [[0.1, 0.2]]
+    with precision(dtype):
+        _, state = linear_scan(decay, ops.ones((1, 30, 2), dtype), initial_state=given)
+        state = ops.convert_to_numpy(state)
+    expected = np.array(given)
+    for _ in range(30):
+        expected = np.array(decay) * expected + 1
+    assert state.dtype == (np.result_type(expected) if dtype == "float64" else state.dtype)
+    np.testing.assert_allclose(state, expected, rtol=1e-14 if dtype == "float64" else 1e-5)
+
+
 @pytest.mark.parametrize("solver", ["sequential", "associative"])
 @pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
 def test_the_final_state_is_that_of_the_last_step_run(reverse, solver):

@@ -123,3 +123,11 @@ def test_a_mask_of_another_shape_is_an_error(scan, shape):
     arrays = coffee_arrays(SHAPE) if scan is coffee_scan else selective_arrays(SHAPE)
     with pytest.raises(ValueError, match=r"`mask` must have shape \(2, 9\), received"):
         scan(**arrays, mask=np.ones(shape, bool))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("coffee")])
+def test_an_infinite_state_is_held_too(case):
+    scan, arrays, options = CASES[case]
+    arrays = arrays | {"initial_state": np.full_like(arrays["initial_state"], np.inf)}
+    _, final_state = scan(**arrays, mask=np.arange(BATCH)[:, None] + 0 * MASK, **options)
+    assert np.isposinf(ops.convert_to_numpy(final_state[0])).all()

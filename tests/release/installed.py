@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 import sysconfig
@@ -33,6 +34,14 @@ def test_the_version_is_the_distributions():
 def test_keras_and_numpy_are_all_that_is_required():
     required = importlib.metadata.requires("keras-coffee")
     assert {name.split(">")[0] for name in required if "extra ==" not in name} == {"keras", "numpy"}
+
+
+def test_links_of_the_description_lead_somewhere_without_the_repository():
+    metadata = importlib.metadata.metadata("keras-coffee")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)]*)\)", metadata.get_payload())
+    assert len(links) > 15
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 def test_what_is_no_python_is_there_and_no_test_is():

@@ -97,8 +97,9 @@ INLINE real gate_at(const real *w, int64_t row, int64_t p, real by, real gate_in
 /* The state after v, with the gate before the mask. */
 INLINE real next(const real *w, int64_t row, int64_t p, real v, real source, real delta, real mask) {
   real drive = HAS_INPUT_MATRIX ? w[INPUT_MATRIX * row + p] * source : source;
-  if (HAS_MASK) delta *= mask;
-  return v + delta * (w[TRANSITION * row + p] * v + drive);
+  real after = v + delta * (w[TRANSITION * row + p] * v + drive);
+  /* Selected, not multiplied: zero times an infinite state is NaN. */
+  return HAS_MASK && mask == 0 ? v : after;
 }
 
 /* One step, without its outputs. The state before it goes to `before`, and the gate before the mask

@@ -13,15 +13,16 @@ enum { ZERO_ORDER_HOLD, EULER, MAMBA };
 enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, RESET, SEQUENCES };
 enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, DELTA_BIAS, WEIGHTS };
 
-/* An exponential takes longer than to write and read it. With a hold, φ and φ' come from it too. */
-#define KEEPS_DECAYS (DISCRETIZATION == MAMBA)
+/* What comes from an exponential and is kept of each step of a chunk: to compute it again takes
+ * longer than to write and read it. e^z, and with a hold φ(z) and φ'(z). */
+#define FACTORS (DISCRETIZATION == EULER ? 0 : DISCRETIZATION == MAMBA ? 1 : 3)
 
 /* Work space of a thread. */
 typedef struct {
   real *transition, *input_matrix, *output_matrix; /* (n, stride) */
   real *sums, *input_sums, *output_sums;           /* (n, stride) */
   real *state, *adjoint;                           /* (n, stride) */
-  real *states, *decays;                           /* (steps, n, stride), see `compute_again` */
+  real *states, *factors;                          /* (steps, n, stride), see `compute_again` */
   real *inputs, *delta, *outputs, *grads;          /* (stride) */
   real *delta_slope;                               /* (stride), of Δ by what is given */
   real *skip, *bias, *skip_sums, *bias_sums;       /* (stride) */
@@ -33,7 +34,7 @@ typedef struct {
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   space w;
-  w.transition = zeros((8 + (KEEPS_DECAYS ? 2 : 1) * steps) * row + 9 * stride, &w.base);
+  w.transition = zeros((8 + (1 + FACTORS) * steps) * row + 9 * stride, &w.base);
   w.input_matrix = w.transition + row;
   w.output_matrix = w.input_matrix + row;
   w.sums = w.output_matrix + row;
@@ -41,8 +42,8 @@ static space allocate(const sizes *s, int64_t steps) {
   w.output_sums = w.input_sums + row;
   w.state = w.output_sums + row;
   w.adjoint = w.state + row;
-  w.decays = w.adjoint + row;
-  w.inputs = w.decays + (KEEPS_DECAYS ? steps : 0) * row;
+  w.factors = w.adjoint + row;
+  w.inputs = w.factors + FACTORS * steps * row;
   w.delta = w.inputs + stride;
   w.outputs = w.delta + stride;
   w.grads = w.outputs + stride;
@@ -125,6 +126,11 @@ INLINE void hold(real z, real *decay, real *ratio, real *slope) {
   *slope = is_near ? near - rest : (*decay - far) * inverse;
 }
 
+/* Those of row j of a step whose state before it lies at `before`, one row after another. */
+INLINE real *factors_of(block x, const space *w, const real *before, int64_t j) {
+  return w->factors + FACTORS * (before - w->states + j * x.stride);
+}
+
 INLINE void advance_lanes(const sizes *s, block x, space *w, real *before, int one_sequence) {
   const int has_input_row = HAS_VARYING_INPUT_MATRIX && one_sequence;
   const int has_output_row = HAS_VARYING_OUTPUT_MATRIX && one_sequence;
@@ -136,7 +142,7 @@ INLINE void advance_lanes(const sizes *s, block x, space *w, real *before, int o
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
     real *restrict state = w->state + j * x.stride;
     real *restrict copy = before ? before + j * x.stride : NULL;
-    real *restrict decays = before ? w->decays + (before - w->states) + j * x.stride : NULL;
+    real *restrict factors = before ? factors_of(x, w, before, j) : NULL;
     const real input = has_input_row ? w->input_row[j] : 0;
     const real output = has_output_row ? w->output_row[j] : 0;
     EACH_LANE(p, x.stride) {
@@ -144,7 +150,8 @@ INLINE void advance_lanes(const sizes *s, block x, space *w, real *before, int o
       const real b = has_input_row ? input : input_matrix[p];
       if (copy) copy[p] = v;
       hold(transition[p] * delta[p], &decay, &ratio, &slope);
-      if (KEEPS_DECAYS && decays) decays[p] = decay;
+      if (FACTORS > 0 && before) factors[p] = decay;
+      if (FACTORS > 1 && before) factors[p + x.stride] = ratio, factors[p + 2 * x.stride] = slope;
       v = decay * v + delta[p] * ratio * b * u[p];
       state[p] = v;
       if (!before) y[p] = (j ? y[p] : 0) + (has_output_row ? output : output_matrix[p]) * v;
@@ -196,7 +203,7 @@ INLINE void retreat_lanes(const sizes *s, block x, space *w, const real *states,
   real *restrict grad_inputs = w->outputs, *restrict grad_delta = w->state;
   for (int64_t j = 0; j < s->states; j++) {
     const real *restrict before = states + j * x.stride;
-    const real *restrict decays = w->decays + (states - w->states) + j * x.stride;
+    const real *restrict factors = factors_of(x, w, states, j);
     const real *restrict transition = w->transition + j * x.stride;
     const real *restrict input_matrix = w->input_matrix + j * x.stride;
     const real *restrict output_matrix = w->output_matrix + j * x.stride;
@@ -210,8 +217,10 @@ INLINE void retreat_lanes(const sizes *s, block x, space *w, const real *states,
     for (int64_t p = 0; p < x.stride; p++) {
       const real b = has_input_row ? input : input_matrix[p];
       const real c = has_output_row ? output : output_matrix[p];
-      real decay = KEEPS_DECAYS ? decays[p] : 0, ratio = 1, slope = 0, v = before[p], drive = b * u[p];
-      if (!KEEPS_DECAYS) hold(transition[p] * delta[p], &decay, &ratio, &slope);
+      const real decay = FACTORS > 0 ? factors[p] : 1 + transition[p] * delta[p];
+      const real ratio = FACTORS > 1 ? factors[p + x.stride] : 1;
+      const real slope = FACTORS > 1 ? factors[p + 2 * x.stride] : 0;
+      const real v = before[p], drive = b * u[p];
       const real gain = delta[p] * ratio, l = adjoint[p] + g[p] * c;
       /* ∂e^z/∂λ = Δ e^z, ∂(Δ φ)/∂λ = Δ² φ'(z), ∂(Δ φ)/∂Δ = e^z; for EULER and MAMBA that is 1. */
       const real after = decay * v + gain * drive;
@@ -250,12 +259,12 @@ INLINE void retreat(const sizes *s, block x, space *w, const real *states) {
     retreat_lanes(s, x, w, states, 0);
 }
 
-/* The states before each step of a chunk, of which the first is there, and the decays. */
+/* The states before each step of a chunk, of which the first is there, and its factors. */
 static void compute_again(const sizes *s, block x, int64_t start, int64_t stop,
                           real *const *sequences, space *w) {
   const int64_t row = s->states * x.stride;
   memcpy(w->state, w->states, row * sizeof(real));
-  const int64_t last = KEEPS_DECAYS ? stop : stop - 1; /* the last step is for its decays alone */
+  const int64_t last = FACTORS ? stop : stop - 1; /* the last step is for its factors alone */
   for (int64_t t = start; t < last; t++) {
     if (HAS_RESET && t > start) restart(s, x, t, sequences[RESET], w->state);
     load_sources(s, x, t, sequences, w);
