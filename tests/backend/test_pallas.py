@@ -181,6 +181,15 @@ def test_coffee_holds_its_state_at_masked_steps(one_step_blocks):
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def test_an_infinite_state_is_held_at_masked_steps(one_step_blocks):
+    arrays = coffee_arrays(SMALL, optional=False)
+    arrays["initial_state"][:] = np.inf
+    arguments = coffee_arguments(arrays, mask=np.zeros(SMALL[:2], "float32"))
+    forward, _ = kernels_of("coffee")
+    run = functools.partial(forward, feedback="sigmoid", keep=0, interpret=True)
+    assert np.isposinf(jax.jit(run)(*arguments)[1]).all()
+
+
 @pytest.mark.parametrize("name", ["coffee", "selective"])
 def test_resets_cut_a_row_into_pieces(name, one_step_blocks):
     reset = np.array([[0, 1, 0], [1, 0, 1]], "float32")

@@ -309,6 +309,13 @@ def test_a_masked_step_is_no_step(feedback):
     assert_matches(scan, oracle, arrays, cotangents_of(arrays), "float64")
 
 
+def test_an_infinite_state_is_held_at_masked_steps():
+    arrays = coffee_arrays((2, 9, 3, 2), optional=False)
+    arrays["initial_state"][:] = np.inf
+    tensors = {k: torch.tensor(v, device=DEVICE) for k, v in arrays.items()}
+    assert coffee(4, mask=np.zeros((2, 9)))(**tensors)[1].isposinf().all()
+
+
 RESET = np.zeros((2, 9))
 RESET[0, 4:6] = RESET[0, 8] = RESET[1, [0, 3]] = 1
 

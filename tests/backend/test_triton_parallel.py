@@ -206,6 +206,13 @@ def test_masked_steps_of_coffee_are_left_out(short_windows):
         assert (by_inputs[taken] != 0).all()
 
 
+def test_an_infinite_state_is_held_at_masked_steps(short_windows):
+    arrays = coffee_arrays((1, 23, 1, 2), optional=False)
+    arrays["initial_state"][:] = np.inf
+    _, final, _ = run_coffee(arrays, mask=np.zeros((1, 23)), keep=0)
+    assert final.isposinf().all()
+
+
 @pytest.mark.parametrize("keep", [1, 3])
 @pytest.mark.parametrize("run_scan", [run_coffee, run_selective])
 def test_resets_cut_a_row_into_pieces(short_windows, run_scan, keep):

@@ -25,9 +25,9 @@ def _coffee_advance(weights, state, inputs_t, feedback):
             delta = delta + summand
     if feedback != "linear":
         delta = jax.nn.sigmoid(delta)
-    if mask is not None:
-        delta = mask * delta
-    return state + delta * (transition * state + drive)
+    after = state + delta * (transition * state + drive)
+    # Selected, not multiplied: zero times an infinite state is NaN.
+    return after if mask is None else jnp.where(mask != 0, after, state)
 
 
 def _coffee_read(weights, state, inputs_t):

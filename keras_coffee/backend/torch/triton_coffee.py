@@ -36,6 +36,9 @@ def _step(state, x, shared, weights, is_step, settings):
     if settings.feedback is not None:
         derivative += gate * slope
     new = state + delta * change
+    if x[2] is not None:
+        # Selected, not multiplied: zero times an infinite state is NaN.
+        is_step = is_step & (x[2] != 0)
     return tl.where(is_step, new, state), tl.where(is_step, derivative, 1.0)
 
 
