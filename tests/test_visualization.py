@@ -165,6 +165,7 @@ def test_resets_given_in_the_model(features):
     inputs, reset = keras.Input((4, 3)), keras.Input((4,), dtype="bool")
     layer = CoffeeLayer(2)
     model = keras.Model([inputs, reset], layer(keras.layers.Masking()(inputs), reset=reset))
+    layer(inputs, reset=keras.Input((4,), dtype="bool"))  # in another model, as by `Stream`
     begins = np.array([[False, False, True, False], [True, False, False, True]])
     states = ops.convert_to_numpy(layer.trajectory(features, reset=begins)[0])
     axes = plot_state_trajectory(model, [features, begins])

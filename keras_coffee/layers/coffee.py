@@ -301,14 +301,14 @@ class CoffeeLayer(StateSpaceLayer):
         )
 
     def symbolic_arguments(self) -> dict[str, keras.KerasTensor]:
-        """The tensors that the layer is called with in a Functional or Sequential model, by name.
+        """The tensors of the layer's first call in a Functional or Sequential model, by name.
 
         Always `inputs`; `initial_state`, `mask` and `reset` where they are given.
         """
         inputs, *others = keras.tree.flatten(self.input)
         found = {"inputs": inputs}
         for x in others:
-            mark = "reset" if x is self._symbolic_reset else "mask"
+            mark = "reset" if x in self._symbolic_resets else "mask"
             found[mark if len(x.shape) == 2 else "initial_state"] = x
         return found
 

@@ -3,6 +3,7 @@
 import abc
 import inspect
 import re
+import weakref
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -140,7 +141,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self.solver = solver if isinstance(solver, str) else found
         self.recompute = recompute
         self._carried: list[keras.Variable] = []
-        self._symbolic_reset: keras.KerasTensor | None = None
+        # Of calls in Functional models Keras keeps the tensors, and not which arguments they were.
+        self._symbolic_resets: weakref.WeakSet[keras.KerasTensor] = weakref.WeakSet()
 
     # What a subclass says.
 
@@ -511,8 +513,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         inputs_mask: Any = None,
         reset: Any = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
-        # Of a call in a Functional model Keras keeps the tensors, and not which arguments they are.
-        self._symbolic_reset = reset
+        if isinstance(reset, keras.KerasTensor):
+            self._symbolic_resets.add(reset)
         shapes = self.compute_output_shape(inputs.shape)
         if not self.return_state:
             return keras.KerasTensor(shapes, self.compute_dtype)
