@@ -132,7 +132,7 @@ def selective_scan(
 
 
 def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dtype: str) -> Tensor:
-    value = arguments.as_tensor(value, name)
+    value = arguments.as_tensor(value, name, like=dtype)
     (batch, length, dim), n = inputs.shape, transition.shape[1]
     shape = (batch, length, n) if len(value.shape) == 3 else (dim, n)
     arguments.check_shape(value, shape, name, f"(batch, time, {n}) or {(dim, n)}")

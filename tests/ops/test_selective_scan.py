@@ -3,7 +3,14 @@ import numpy as np
 import oracles
 import pytest
 from keras import ops
-from scans import assert_matches, cotangents_of, differentiate, selective_arrays, widened
+from scans import (
+    assert_matches,
+    cotangents_of,
+    differentiate,
+    precision,
+    selective_arrays,
+    widened,
+)
 
 from keras_coffee.ops import selective_scan
 from keras_coffee.solvers import Sequential
@@ -219,6 +226,16 @@ def test_other_arrays_take_the_dtype_of_the_inputs():
     for actual, expected in zip(run(mixed), run(arrays), strict=True):
         assert actual.dtype == "float32"
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("varying", [(True, True), (False, False)], ids=str)
+def test_lists_take_the_precision_of_the_inputs(varying):
+    arrays = selective_arrays((1, 5, 2, 2), varying=varying, optional=True)
+    arrays = {name: widened(array) / 3 for name, array in arrays.items()}
+    lists = {name: array.tolist() for name, array in arrays.items() if name != "inputs"}
+    with precision("float64"):
+        for actual, expected in zip(run(arrays | lists), run(arrays), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["inputs", "delta"])
