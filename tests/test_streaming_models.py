@@ -397,7 +397,17 @@ class Inner(keras.Model):
     pass
 
 
-@pytest.mark.parametrize("place", ["behind the last output", "wrapper", "Sequential", "declared"])
+class Outer(layers.Wrapper):
+    def call(self, inputs):
+        return self.layer(inputs)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+@pytest.mark.parametrize(
+    "place", ["behind the last output", "wrapper", "wrappers", "Sequential", "declared"]
+)
 def test_training_inside_of_a_model_that_runs_as_one_piece_is_refused(place):
     shape = (None, DIM) if place == "declared" else (DIM,)
     inputs = keras.Input(shape)
@@ -405,6 +415,7 @@ def test_training_inside_of_a_model_that_runs_as_one_piece_is_refused(place):
     calls = {
         "behind the last output": [layers.GRU(DIM), model],
         "wrapper": [layers.TimeDistributed(model)],
+        "wrappers": [layers.TimeDistributed(Outer(model))],
         "Sequential": [layers.GRU(DIM), keras.Sequential([keras.Input(shape), model])],
         "declared": [model],
     }[place]

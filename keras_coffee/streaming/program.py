@@ -162,14 +162,16 @@ def _check_inference(operation: Any, kwargs: dict[str, Any]) -> None:
 
 def _check_inside(operation: Any) -> None:
     """`_check_inference` of the calls in a model that runs as one piece, in a wrapper or not."""
-    model = getattr(operation, "layer", operation)
-    if not is_graph(model):
-        return
-    if isinstance(model, keras.Sequential):
-        for layer in model.layers:
+    if isinstance(operation, keras.layers.Wrapper):
+        _check_inside(operation.layer)
+    elif isinstance(operation, keras.Sequential):
+        for layer in operation.layers:
             _check_inside(layer)
-        return
+    elif is_graph(operation):
+        _check_calls(operation)
 
+
+def _check_calls(model: keras.Model) -> None:
     def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
         _check_inference(operation, kwargs)
         _check_inside(operation)
