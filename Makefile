@@ -133,14 +133,16 @@ $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
 # Side by side with other implementations, installed here without what they depend on beyond this.
 # DEER is on no registry; where its repository is out of reach, its tests skip and say so.
 PEERS := pararnn-torch safetensors optimistix lineax equinox jaxtyping wadler_lindig
+TRANSFORMERS := transformers tokenizers huggingface_hub regex filelock pyyaml tqdm
 DEER := git+https://github.com/machine-discovery/deer@409140f
 
 test-peers: .venv/installed-peers
 	KERAS_BACKEND=torch $(RUN) -m pytest tests/peers -rs $(ARGS)
 	KERAS_BACKEND=jax $(RUN) -m pytest tests/peers -rs $(ARGS)
+	KERAS_BACKEND=tensorflow $(RUN) -m pytest -p triton tests/peers/test_transformers.py -rs $(ARGS)
 
 .venv/installed-peers: .venv/installed-dev
-	$(INSTALL) --no-deps $(PEERS)
+	$(INSTALL) --no-deps $(PEERS) $(TRANSFORMERS)
 	-$(INSTALL) --no-deps $(DEER)
 	touch $@
 
@@ -164,7 +166,7 @@ $(BACKENDS:%=bench-%): bench-%: .venv/installed-bench
 # Where the peers cannot be installed, their rows are left out and say so.
 .venv/installed-bench: .venv/installed-dev
 	-$(INSTALL) --no-deps mambapy pararnn-torch safetensors
-	-$(INSTALL) --no-deps transformers tokenizers huggingface_hub regex filelock pyyaml tqdm
+	-$(INSTALL) --no-deps $(TRANSFORMERS)
 	touch $@
 
 $(RUN):

@@ -270,13 +270,13 @@ def test_a_compiled_step_equals_the_full_pass():
     model, inputs = masked_and_merged()
     expected = to_numpy(randomized(model)(inputs))
     stream = Stream(model)
-    step, state = compiled(stream.step), stream.get_initial_state(BATCH)
+    step, state = compiled_by_the_framework(stream.step), stream.get_initial_state(BATCH)
     for k in range(LENGTH):
         outputs, state = step(inputs[:, k], state)
         np.testing.assert_allclose(to_numpy(outputs), expected[:, k], **CLOSE)
 
 
-def compiled(function):
+def compiled_by_the_framework(function):
     match keras.config.backend():
         case "jax":
             import jax

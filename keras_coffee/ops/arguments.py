@@ -1,6 +1,5 @@
 """Checks and conversions that the recurrences share."""
 
-import functools
 from typing import Any
 
 import keras
@@ -163,12 +162,7 @@ def is_low_precision(x: Tensor) -> bool:
 def dtype_of(x: Tensor) -> str:
     """The name of a tensor's dtype."""
     # `keras.backend.standardize_dtype` would take as long as a small operation.
-    return _name_of(x.dtype)
-
-
-@functools.cache
-def _name_of(dtype: Any) -> str:
-    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    return getattr(x.dtype, "name", None) or str(x.dtype).rpartition(".")[2]
 
 
 def cast(x: Any, dtype: str) -> Tensor:
