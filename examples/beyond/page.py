@@ -316,6 +316,18 @@ So far a layer sees one symbol at a time. Here each recurrence is in two blocks 
 has around its own: a convolution over four symbols and a gate (`layers.MambaMixer`, width 32, about
 8,400 parameters a block). 2,000 steps of 64 sequences, the rate a tenth in the last third.
 
+**Copying: as expected of Mamba and COFFEE.** Mamba's step size sees the symbol, so blanks need not
+touch its states: 0.998 at the lengths of training. A gate that sees the input has 0.92, more than
+the expected gain of 0.05 over COFFEE (0.86). The GRU was expected at 0.95: two seeds have 0.96 and
+0.99, the third 0.40. At twice the length all lose, Mamba least. With 16 symbols to copy Mamba had
+0.565 after as many steps, too little to tell layers apart.
+
+**Recall: half refuted.** Mamba has 1.000, COFFEE 0.999 in two seeds and 0.884 in the third. The GRU
+was expected above 0.8 and has 0.61 in every seed. At equal parameters a block of Mamba has 512
+numbers as its state, of COFFEE 640, and of the GRU 29. But states are not all: with a gate that
+sees the input there are 1,376, and accuracies from 0.61 to 0.95. So with a convolution the feedback
+is enough for recall, and a gate that sees the input too does not help.
+
 """
 NEWTON = f"""## How parallel it is while it learns {{#newton}}
 
