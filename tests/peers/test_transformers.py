@@ -1,6 +1,6 @@
 """The Mamba of transformers and ours with its weights, in float32.
 
-make test-peers ARGS="-k transformers -s"     also prints each difference
+`make test-peers ARGS="-k transformers -s"` also prints each difference.
 """
 
 import sys
