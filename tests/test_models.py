@@ -258,7 +258,6 @@ def others():
 
 @pytest.mark.parametrize("kind", ["mamba", "others"])
 def test_a_padded_row_is_the_row_alone(kind):
-    keras.utils.set_random_seed(0)
     model = language_model(VOCABULARY, 6, others(), pad_token_id=PAD)
     if kind == "mamba":
         model = from_transformers(fake(), pad_token_id=PAD)
@@ -297,7 +296,6 @@ def test_any_recurrent_layer_may_be_the_mixer():
 
 
 def test_where_it_starts():
-    keras.utils.set_random_seed(0)
     embedding, *_ = language_model(500, 40, [MambaMixer(2)]).weights
     assert abs(to_numpy(embedding).std() - 0.02) < 0.001
     model = language_model(9, 4, [MambaMixer(2)], head=None, embeddings_initializer="ones")

@@ -186,7 +186,6 @@ def test_newton_is_watched_while_a_model_learns(tmp_path):
 
 
 def test_vectors_by_the_principles_open_and_close_all_gates():
-    keras.utils.set_random_seed(0)
     trigger, *targets = keras.ops.convert_to_numpy(principles.Principled()((3, 2)))
     assert trigger.tolist() == [6, 6]
     assert (np.array(targets) < 0).all()

@@ -192,7 +192,6 @@ def all_differ(arrays):
 
 @pytest.mark.parametrize("again", [False, True], ids=["new", "from-config"])
 def test_copies_start_with_different_weights(again):
-    keras.utils.set_random_seed(0)
     for inner, names in (
         (CoffeeLayer(2), ["gate", "readout"]),
         (S6Layer(2), ["input_projection", "step_projection"]),
@@ -283,7 +282,6 @@ def test_a_layer_of_a_class_that_is_registered_nowhere():
 
 
 def test_training_reaches_the_copies():
-    keras.utils.set_random_seed(0)
     parts = keras.layers.Dropout(0.5), keras.layers.Dense(4)
     layer = FourDirections(keras.Sequential(parts))
     inference = [to_numpy(layer(IMAGES)) for _ in range(2)]
@@ -313,7 +311,6 @@ def test_keras_own_battery():
 def test_every_copy_learns_in_compiled_steps():
     # torch.compile of whole training steps is Keras' own concern; see its issues.
     jit_compile = keras.config.backend() != "torch"
-    keras.utils.set_random_seed(0)
     model = model_of(FourDirections(CoffeeLayer(4)), keras.layers.Dense(2))
     model.compile(keras.optimizers.Adam(0.03), "mse", jit_compile=jit_compile)
     before = model.get_weights()

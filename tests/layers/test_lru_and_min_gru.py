@@ -96,7 +96,6 @@ def run(layer):
 
 
 def test_lru_trains_on_sequences_of_784_pixels_without_nan():
-    keras.utils.set_random_seed(0)
     recurrence = LRU(16, n=32, r_min=0.9, r_max=0.999, return_sequences=False)
     model = keras.Sequential([keras.Input((784, 1)), recurrence, keras.layers.Dense(10)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -110,7 +109,6 @@ def test_lru_trains_on_sequences_of_784_pixels_without_nan():
 @pytest.mark.parametrize("radii", [(0.0, 1.0), (0.9, 0.999), (0.99, 0.9999)])
 def test_noise_of_variance_1_starts_with_states_and_outputs_of_variance_1(radii):
     # Lemma 3.2 and section 3.4 of the paper; the skip, which is not in them, left out.
-    keras.utils.set_random_seed(0)
     r_min, r_max = radii
     ring = {"r_min": r_min, "r_max": r_max, "skip_initializer": "zeros"}
     layer = LRU(64, n=128, **ring, return_state=True)

@@ -106,7 +106,6 @@ def test_parameter_count(case):
 
 
 def test_weights_start_as_in_the_paper():
-    keras.utils.set_random_seed(0)
     coffee, s6 = CoffeeLayer(50, start="paper"), S6Layer(50, start="paper")
     coffee.build((None, None, 40))
     s6.build((None, None, 40))
@@ -125,7 +124,6 @@ def test_weights_start_as_in_the_paper():
 @pytest.mark.parametrize("layer_class", [CoffeeLayer, S6Layer, LinearizedS6Layer])
 @pytest.mark.parametrize(("dim", "n"), [(8, 64), (16, 8), (32, 1), (32, 64)])
 def test_a_new_layer_answers_quietly_and_forgets(layer_class, dim, n):
-    keras.utils.set_random_seed(0)
     layer = layer_class(n)
     inputs = random_inputs(64, 500, dim)
     outputs = ops.convert_to_numpy(layer(inputs))
@@ -213,7 +211,6 @@ def test_learns_with_and_without_compilation(name, jit_compile):
     if keras.config.backend() == "torch" and jit_compile:
         pytest.skip("torch.compile of whole training steps is Keras' own concern; see its issues")
     layer_class, arguments = class_and_arguments(name)
-    keras.utils.set_random_seed(0)
     layer = layer_class(**arguments)
     model = keras.Sequential([keras.Input((9, 3)), layer])
     model.compile(keras.optimizers.Adam(0.03), "mse", jit_compile=jit_compile)

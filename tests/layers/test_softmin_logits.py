@@ -394,7 +394,6 @@ def test_weights_files_load(tmp_path):
 
 
 def test_training_moves_the_one_table():
-    keras.utils.set_random_seed(0)
     model = sequential(unit_symbol=None)
     before = model.get_weights()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

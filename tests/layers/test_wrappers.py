@@ -131,7 +131,6 @@ def test_a_subclassed_model(layer):
 
 
 def test_layers_in_a_row_with_unknown_batch_and_time():
-    keras.utils.set_random_seed(0)
     layers = [make("coffee"), make("s6"), make("linearized-s6", return_sequences=False)]
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(1e-4), "mse")
