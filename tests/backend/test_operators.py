@@ -9,6 +9,9 @@ if keras.config.backend() != "torch":
     pytest.skip("kernels of PyTorch", allow_module_level=True)
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_scans import SCANS, assert_equal, leaves, results_and_gradients
 
 from keras_coffee import CoffeeLayer
@@ -56,12 +59,12 @@ SAMPLES = {"coffee": coffee_sample, "selective": selective_sample}
 def test_operators_pass_the_checks_of_pytorch(name, dtype, keep, variant):
     args, options = SAMPLES[name](dtype, variant, requires_grad=keep > 0)
     options["keep"] = keep
-    torch.library.opcheck(operators.FORWARD[name], args, options)
+    torch.library.opcheck(operators.SCANS[name].forward, args, options)
     if keep:
         args, _ = SAMPLES[name](dtype, variant)
-        outputs, final_state, kept = operators.FORWARD[name](*args, **options)
+        outputs, final_state, kept = operators.SCANS[name].forward(*args, **options)
         args = outputs, final_state, kept, *args[:-1]
-        torch.library.opcheck(operators.BACKWARD[name], args, options)
+        torch.library.opcheck(operators.SCANS[name].backward, args, options)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
@@ -70,10 +73,66 @@ def test_the_linear_operators_pass_them_too(dtype, reverse):
     inputs, state = torch.randn(2, 5, 3, dtype=dtype), torch.randn(2, 3, dtype=dtype)
     decay = torch.randn(1, 5, 3, dtype=dtype)
     args = [x.requires_grad_() for x in (decay, inputs, state)]
-    torch.library.opcheck(operators.linear_forward, args, {"reverse": reverse})
+    torch.library.opcheck(operators.linear_scan.forward, args, {"reverse": reverse})
     decay, inputs, state = (x.detach() for x in args)
     args = inputs, inputs, decay, state
-    torch.library.opcheck(operators.linear_backward, args, {"reverse": reverse})
+    torch.library.opcheck(operators.linear_scan.backward, args, {"reverse": reverse})
+
+
+class Operators(TorchDispatchMode):
+    """Names of the operators of this package that it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "keras_coffee":
+            self.seen.add(function.name())
+        return function(*args, **kwargs or {})
+
+
+def answers_and_gradients(scan, *tensors):
+    tensors = [x.clone().requires_grad_() for x in tensors]
+    outputs, state = scan(*tensors)
+    (outputs.square().sum() + state.sum()).backward()
+    return outputs, state, *(x.grad for x in tensors)
+
+
+@pytest.mark.parametrize("scan", [coffee_scan, linear_scan])
+def test_a_dispatch_mode_sees_operators_with_the_same_answers(scan):
+    inputs = torch.randn(2, 5, 3)
+    weights = [torch.rand(2, 5, 3)] if scan is linear_scan else [torch.rand(3, 2)] * 3
+    tensors = (*weights, inputs) if scan is linear_scan else (inputs, *weights)
+    expected = answers_and_gradients(scan, *tensors)
+    with Operators() as mode:
+        found = answers_and_gradients(scan, *tensors)
+    name = "linear" if scan is linear_scan else "coffee"
+    assert mode.seen == {f"keras_coffee::{name}_{k}" for k in ("forward", "backward")}
+    for x, y in zip(found, expected, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_fake_tensors_and_subclasses_reach_operators():
+    class Mine(torch.Tensor):
+        pass
+
+    tensors = [torch.rand(2, 5, 3), *[torch.rand(3, 2)] * 3]
+    with FakeTensorMode() as mode:
+        outputs, state = coffee_scan(*map(mode.from_tensor, tensors))
+    assert (
+        isinstance(outputs, FakeTensor) and outputs.shape == (2, 5, 3) and state.shape == (2, 3, 2)
+    )
+    outputs, _ = coffee_scan(tensors[0].as_subclass(Mine), *tensors[1:])
+    assert isinstance(outputs, Mine)
+
+
+def test_a_traced_graph_has_operators():
+    weights = [torch.rand(3, 2)] * 3
+    traced = make_fx(lambda inputs: coffee_scan(inputs, *weights)[0])(torch.rand(2, 5, 3))
+    assert "keras_coffee.coffee_forward" in traced.code
+    inputs = torch.rand(2, 5, 3)
+    assert torch.equal(traced(inputs), coffee_scan(inputs, *weights)[0])
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"], ids=["kernel", "loop"])
@@ -82,11 +141,11 @@ def test_the_linear_operators_return_contiguous_tensors_of_views(kernels, monkey
     inputs, decay = (torch.randn(5, 2, 3).transpose(0, 1) for _ in range(2))
     state = torch.randn(3, 2).T
     args = [x.requires_grad_() for x in (decay, inputs, state)]
-    torch.library.opcheck(operators.linear_forward, args, {"reverse": False})
+    torch.library.opcheck(operators.linear_scan.forward, args, {"reverse": False})
     decay, inputs, state = (x.detach() for x in args)
     args = inputs, inputs, decay, state
-    torch.library.opcheck(operators.linear_backward, args, {"reverse": False})
-    assert all(x.is_contiguous() for x in operators.linear_backward(*args, reverse=False))
+    torch.library.opcheck(operators.linear_scan.backward, args, {"reverse": False})
+    assert all(x.is_contiguous() for x in operators.linear_scan.backward(*args, reverse=False))
 
 
 def test_a_compiled_linear_scan_of_inputs_that_are_time_major():

@@ -15,7 +15,7 @@ import math
 import torch
 
 from keras_coffee.backend.torch.operators import (
-    linear_forward,
+    linear_scan,
     refuse_forward_derivatives,
     refuse_second_derivatives,
 )
@@ -177,7 +177,7 @@ class _Gradients:
         for begin, end in reversed(list(zip(begins, [*begins[1:], count], strict=True))):
             ones = torch.ones_like(jacobian[:, :1])
             following = torch.cat([jacobian[:, begin + 1 : end], ones], 1)
-            pieces.insert(0, linear_forward(following, direct[:, begin:end], carry, reverse=True))
+            pieces.insert(0, linear_scan(following, direct[:, begin:end], carry, reverse=True))
             carry = jacobian[:, begin] * pieces[0][:, 0]
             if reset is not None:
                 is_cut = reset[:, begin].view(-1, *[1] * (carry.ndim - 1))

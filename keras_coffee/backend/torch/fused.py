@@ -17,7 +17,7 @@ def _has_kernel(recurrence, x):
     kernels = {"cpu": cpu_kernels, "meta": cpu_kernels, "cuda": gpu_kernels}.get(x.device.type)
     if kernels is None or torch.jit.is_tracing():
         return False
-    if recurrence.kernel not in kernels.RECURRENCES or recurrence.kernel not in operators.FORWARD:
+    if recurrence.kernel not in kernels.RECURRENCES or recurrence.kernel not in operators.SCANS:
         return False
     return x.is_meta or kernels.is_available()
 
@@ -45,4 +45,4 @@ def linear_scan(decay, inputs, initial_state, *, reverse):
     if torch.jit.is_tracing():
         return operators.linear_loop(decay, inputs, initial_state, reverse=reverse)
     operators.refuse_forward_derivatives(decay, inputs, initial_state)
-    return operators.linear_forward(decay, inputs, initial_state, reverse=reverse)
+    return operators.linear_scan(decay, inputs, initial_state, reverse=reverse)

@@ -1,10 +1,13 @@
 """The scans as operators of PyTorch.
 
-Autograd and `torch.compile` know them, and the dispatcher picks the kernel by device. Tensors are
-contiguous, and come in the order of kernels: sequences, weights, state, None where one is absent.
+Autograd and `torch.compile` know them, and the dispatcher picks the kernel by device. Where nobody
+else looks at operators, kernels are called without it: `Scan`. Tensors are contiguous, and come in
+the order of kernels: sequences, weights, state, None where one is absent.
 """
 
+import abc
 import functools
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd import forward_ad
@@ -38,16 +41,17 @@ def scan_cell(recurrence, *tensors, recompute):
     arguments = [*recurrence.arguments(sequences, weights), *state]
     arguments = [None if x is None else x.contiguous() for x in arguments]
     keep = _steps_between_kept_states(arguments, recompute)
-    outputs, final_state, _ = FORWARD[recurrence.kernel](
-        *arguments, **recurrence.options, keep=keep
-    )
+    outputs, final_state, _ = SCANS[recurrence.kernel](*arguments, **recurrence.options, keep=keep)
     return outputs, [final_state]
 
 
+def _is_differentiated(tensors):
+    # Asked out here, because inside an operator gradients always look switched off.
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
 def _steps_between_kept_states(tensors, recompute):
-    # Decided here, because inside an operator gradients always look switched off.
-    needed = any(x is not None and x.requires_grad for x in tensors)
-    if not (needed and torch.is_grad_enabled()):
+    if not _is_differentiated(tensors):
         return 0
     if not recompute:
         return blocks.KEEP if tensors[0].device.type == "cpu" else 1
@@ -101,36 +105,136 @@ class _RefuseTangents(torch.autograd.Function):
         )
 
 
-def _operator(direction, name, schema, fake):
-    """An operator that the kernels of its device compute."""
-    kernels = {
-        "cpu": functools.partial(cpu_kernels.scan, direction, name),
-        "cuda": functools.partial(gpu_kernels.scan, direction, name),
-    }
-    return _defined(f"{name}_{direction}", schema, kernels, fake)
+_KERNELS = {"cpu": cpu_kernels, "cuda": gpu_kernels}
 
 
-def _defined(name, schema, kernels, fake):
-    """An operator with a kernel per device. `torch.library.custom_op` costs a third more a call."""
-    name = f"keras_coffee::{name}"
-    torch.library.define(name, schema)
-    for device, kernel in kernels.items():
-        torch.library.impl(name, device, kernel)
-    torch.library.register_fake(name, fake)
-    return getattr(torch.ops.keras_coffee, name.split("::")[1]).default
+class Scan(abc.ABC):
+    """A scan with its gradient. It takes the way by operators only where somebody looks at those.
+
+    PyTorch's dispatcher costs more than the kernels of a small model: half of the Python of a
+    training step, and two thirds of that of a call without gradients.
+
+    Attributes:
+        forward: The operator of the forward pass.
+        backward: The operator of the backward pass.
+    """
+
+    def __init__(self, name, forward, backward):
+        """`forward` and `backward` are what the operators take and return."""
+        self.name = name
+        self.forward = self._operator("forward", forward, self.fake_forward)
+        self.backward = self._operator("backward", backward, self.fake_backward)
+        gradients = functools.partial(self.gradients, self.backward)
+        torch.library.register_autograd(self.forward, gradients, setup_context=self.keep)
+
+    def _operator(self, direction, schema, fake):
+        # torch.library.custom_op costs a third more a call.
+        name = f"keras_coffee::{self.name}_{direction}"
+        torch.library.define(name, schema)
+        for device, kernels in _KERNELS.items():
+            torch.library.impl(name, device, functools.partial(self.run, direction, kernels))
+        torch.library.register_fake(name, fake)
+        return getattr(torch.ops.keras_coffee, f"{self.name}_{direction}").default
+
+    def __call__(self, *tensors, **options):
+        kernels = _KERNELS.get(tensors[0].device.type)
+        if kernels is None or not _are_plain(tensors):
+            return self.forward(*tensors, **options)
+        if not _is_differentiated(tensors):
+            return self.run("forward", kernels, *tensors, **options)
+        return _Direct.apply(self, kernels, options, *tensors)
+
+    @abc.abstractmethod
+    def run(self, direction, kernels, *tensors, **options):
+        """Calls kernels of one device."""
+
+    @abc.abstractmethod
+    def fake_forward(self, *tensors, **options):
+        """Tensors like those that the forward pass returns."""
+
+    @abc.abstractmethod
+    def fake_backward(self, *tensors, **options):
+        """Tensors like those that the backward pass returns."""
+
+    @abc.abstractmethod
+    def keep(self, ctx, inputs, keyword_only_inputs, output):
+        """Saves what gradients need."""
+
+    @abc.abstractmethod
+    def gradients(self, backward, ctx, *grads):
+        """Gradients by all tensors, given the backward pass."""
 
 
-def _forward_operator(name):
-    """Outputs, final state and the states that are kept."""
-    sequences, weights, options = _SCHEMAS[name]
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 
-    def fake(*tensors, keep, **options):
+
+def _are_plain(tensors):
+    """Whether no compiler, transformation, mode or subclass of tensors wants to see operators.
+
+    The dispatcher also says what is wrong with tensors of several devices.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if torch._C._len_torch_dispatch_stack() or not _PLAIN.issuperset(map(type, tensors)):
+        return False
+    return len({x.device for x in tensors if x is not None}) == 1
+
+
+def _in_memory(x):
+    """In memory as kernels read it: PyTorch conjugates and negates lazily."""
+    return x.contiguous().resolve_conj().resolve_neg()
+
+
+class _Direct(torch.autograd.Function):
+    """A `Scan` without the dispatcher."""
+
+    @staticmethod
+    def forward(ctx, scan, kernels, options, *tensors):
+        results = scan.run("forward", kernels, *tensors, **options)
+        ctx.backward = functools.partial(scan.run, "backward", kernels)
+        ctx.gradients = scan.gradients
+        scan.keep(ctx, tensors, options, results)
+        return results
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, None, None, *ctx.gradients(ctx.backward, ctx, *grads)
+
+
+class _RecurrenceScan(Scan):
+    """Outputs, final state and what is kept, of a recurrence that has kernels."""
+
+    def __init__(self, name):
+        sequences, weights, options = _SCHEMAS[name]
+        arguments, options = f"{sequences}, {weights}", f"*, {options}, int keep"
+        self.has_gradient = [not x.endswith(("mask", "reset")) for x in arguments.split(", ")]
+        super().__init__(
+            name,
+            f"({arguments}, Tensor state, {options}) -> (Tensor, Tensor, Tensor)",
+            # Gradients by all present tensors except masks and resets, and by the state.
+            f"(Tensor grad_outputs, Tensor grad_final, Tensor kept, {arguments}, {options}) "
+            "-> Tensor[]",
+        )
+
+    def run(self, direction, kernels, *tensors, **options):
+        present = (None if x is None else _in_memory(x) for x in tensors)
+        return kernels.scan(direction, self.name, *present, **options)
+
+    def fake_forward(self, *tensors, keep, **options):
         inputs, state = tensors[0], tensors[-1]
         chunks = -(-inputs.shape[1] // keep) if keep else 0
         kept = state.new_empty(chunks * state.numel())
         return torch.empty_like(inputs), torch.empty_like(state), kept
 
-    def keep_for_backward(ctx, inputs, keyword_only_inputs, output):
+    def fake_backward(self, grad_outputs, grad_final, kept, *tensors, **options):
+        pairs = zip(tensors, self._have_gradient(tensors), strict=True)
+        return [torch.empty_like(x) for x in (*(x for x, has in pairs if has), grad_final)]
+
+    def _have_gradient(self, tensors):
+        pairs = zip(tensors, self.has_gradient, strict=True)
+        return [x is not None and has for x, has in pairs]
+
+    def keep(self, ctx, inputs, keyword_only_inputs, output):
         *tensors, state = inputs
         ctx.save_for_backward(output[2], *tensors)
         ctx.mark_non_differentiable(output[2])
@@ -138,7 +242,7 @@ def _forward_operator(name):
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.options = state.shape, keyword_only_inputs
 
-    def gradients(ctx, grad_outputs, grad_final, _):
+    def gradients(self, backward, ctx, grad_outputs, grad_final, _):
         refuse_second_derivatives()
         if not ctx.options["keep"]:
             raise ValueError("Called with keep=0, which keeps no states for a gradient.")
@@ -149,67 +253,20 @@ def _forward_operator(name):
         if grad_final is None:
             grad_final = kept.new_zeros(ctx.shape)
         grads = grad_outputs.contiguous(), grad_final.contiguous()
-        *grads, grad_state = BACKWARD[name](*grads, kept, *tensors, **ctx.options)
+        *grads, grad_state = backward(*grads, kept, *tensors, **ctx.options)
         found = iter(grads)
-        return *(next(found) if has else None for has in _have_gradient(name, tensors)), grad_state
-
-    schema = f"({sequences}, {weights}, Tensor state, *, {options}, int keep)"
-    operator = _operator("forward", name, f"{schema} -> (Tensor, Tensor, Tensor)", fake)
-    torch.library.register_autograd(operator, gradients, setup_context=keep_for_backward)
-    return operator
+        return *(next(found) if has else None for has in self._have_gradient(tensors)), grad_state
 
 
-def _backward_operator(name):
-    """Gradients by all present tensors except masks and resets, and by the state."""
-    sequences, weights, options = _SCHEMAS[name]
-
-    def fake(grad_outputs, grad_final, kept, *tensors, **options):
-        pairs = zip(tensors, _have_gradient(name, tensors), strict=True)
-        return [torch.empty_like(x) for x in (*(x for x, has in pairs if has), grad_final)]
-
-    grads = "Tensor grad_outputs, Tensor grad_final, Tensor kept"
-    schema = f"({grads}, {sequences}, {weights}, *, {options}, int keep) -> Tensor[]"
-    return _operator("backward", name, schema, fake)
-
-
-def _have_gradient(name, tensors):
-    """Of each sequence and weight, whether it is there and no mask or reset."""
-    sequences, weights, _ = _SCHEMAS[name]
-    names = f"{sequences}, {weights}".split(", ")
-    pairs = zip(tensors, names, strict=True)
-    return [x is not None and not k.endswith(("mask", "reset")) for x, k in pairs]
-
-
-FORWARD = {name: _forward_operator(name) for name in _SCHEMAS}
-BACKWARD = {name: _backward_operator(name) for name in _SCHEMAS}
+SCANS = {name: _RecurrenceScan(name) for name in _SCHEMAS}
 
 
 # The linear recurrence, whose outputs are its states.
 
 
-def _in_memory(x):
-    """In memory as kernels read it: PyTorch conjugates and negates lazily."""
-    return x.contiguous().resolve_conj().resolve_neg()
-
-
 def _new_like(x):
     """Contiguous, as kernels return it, even where `x` is a transposed view."""
     return x.new_empty(x.shape)
-
-
-def _linear_operator(name, schema, loop, fake):
-    """An operator that kernels compute where they exist, and a loop elsewhere."""
-
-    def run(kernels, *tensors, reverse):
-        function = getattr(kernels, name) if kernels.is_available() else loop
-        return function(*map(_in_memory, tensors), reverse=reverse)
-
-    kernels = {
-        "cpu": functools.partial(run, cpu_kernels),
-        "cuda": functools.partial(run, gpu_kernels),
-        "CompositeExplicitAutograd": loop,
-    }
-    return _defined(name, schema, kernels, fake)
 
 
 def linear_loop(decay, inputs, initial_state, *, reverse):
@@ -239,32 +296,42 @@ def _linear_loop_back(grad_states, states, decay, initial_state, *, reverse):
     return grad_decay, grads, grads[:, first] * conjugate[:, first]
 
 
-linear_forward = _linear_operator(
-    "linear_forward",
-    "(Tensor decay, Tensor inputs, Tensor state, *, bool reverse) -> Tensor",
-    linear_loop,
-    lambda decay, inputs, state, *, reverse: _new_like(inputs),
-)
-linear_backward = _linear_operator(
-    "linear_backward",
-    "(Tensor grad_states, Tensor states, Tensor decay, Tensor state, *, bool reverse) "
-    "-> (Tensor, Tensor, Tensor)",
-    _linear_loop_back,
-    lambda grad_states, states, decay, state, *, reverse: tuple(
-        map(_new_like, (decay, grad_states, state))
-    ),
-)
+class _LinearScan(Scan):
+    """All states `(B, T, ...)`. Kernels compute them where they exist, and a loop elsewhere."""
+
+    loops: ClassVar[dict[str, Any]] = {"forward": linear_loop, "backward": _linear_loop_back}
+
+    def __init__(self):
+        super().__init__(
+            "linear",
+            "(Tensor decay, Tensor inputs, Tensor state, *, bool reverse) -> Tensor",
+            "(Tensor grad_states, Tensor states, Tensor decay, Tensor state, *, bool reverse) "
+            "-> (Tensor, Tensor, Tensor)",
+        )
+        for direction, loop in self.loops.items():
+            name = f"keras_coffee::linear_{direction}"
+            torch.library.impl(name, "CompositeExplicitAutograd", loop)
+
+    def run(self, direction, kernels, *tensors, reverse):
+        function = self.loops[direction]
+        if kernels.is_available():
+            function = getattr(kernels, f"linear_{direction}")
+        return function(*map(_in_memory, tensors), reverse=reverse)
+
+    def fake_forward(self, decay, inputs, state, *, reverse):
+        return _new_like(inputs)
+
+    def fake_backward(self, grad_states, states, decay, state, *, reverse):
+        return tuple(map(_new_like, (decay, grad_states, state)))
+
+    def keep(self, ctx, inputs, keyword_only_inputs, output):
+        decay, _, state = inputs
+        ctx.save_for_backward(output, decay, state)
+        ctx.options = keyword_only_inputs
+
+    def gradients(self, backward, ctx, grad_states):
+        refuse_second_derivatives()
+        return backward(grad_states, *ctx.saved_tensors, **ctx.options)
 
 
-def _keep_linear(ctx, inputs, keyword_only_inputs, output):
-    decay, _, state = inputs
-    ctx.save_for_backward(output, decay, state)
-    ctx.options = keyword_only_inputs
-
-
-def _linear_gradients(ctx, grad_states):
-    refuse_second_derivatives()
-    return linear_backward(grad_states, *ctx.saved_tensors, **ctx.options)
-
-
-torch.library.register_autograd(linear_forward, _linear_gradients, setup_context=_keep_linear)
+linear_scan = _LinearScan()
