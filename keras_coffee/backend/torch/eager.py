@@ -22,7 +22,7 @@ from keras_coffee.backend.torch.operators import (
 
 # Elements of one block of states: large enough to spread the cost of an operation, small enough
 # for a block's temporaries to stay in cache.
-_BLOCK_ELEMENTS = 2**16
+_BLOCK_ELEMENTS = 2**18
 
 
 def scan_cell(recurrence, *tensors, recompute):
