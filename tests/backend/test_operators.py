@@ -11,6 +11,8 @@ if keras.config.backend() != "torch":
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_scans import SCANS, assert_equal, leaves, results_and_gradients
 
@@ -113,6 +115,76 @@ def test_a_dispatch_mode_sees_operators_with_the_same_answers(scan):
         assert torch.equal(x, y)
 
 
+SCANS_OF_INPUTS = pytest.mark.parametrize(
+    ("name", "scan"),
+    [
+        ("coffee", lambda x: coffee_scan(x, *[torch.ones(3, 2)] * 3)[0]),
+        ("linear", lambda x: linear_scan(torch.full_like(x, 0.5), x)[0]),
+    ],
+    ids=["coffee", "linear"],
+)
+
+
+@SCANS_OF_INPUTS
+def test_who_looks_at_the_backward_pass_only_sees_its_operator(name, scan):
+    inputs = torch.rand(2, 5, 3, requires_grad=True)
+    outputs = scan(inputs)
+    (expected,) = torch.autograd.grad(outputs.sum(), inputs, retain_graph=True)
+    with Operators() as mode:
+        (found,) = torch.autograd.grad(outputs.sum(), inputs, retain_graph=True)
+    assert mode.seen == {f"keras_coffee::{name}_backward"}
+    assert torch.equal(found, expected)
+    ones = torch.ones_like(outputs)
+    (found,) = torch.autograd.grad(outputs, inputs, TwoTensor(ones, ones), retain_graph=True)
+    assert torch.equal(found.a, expected)
+    assert torch.equal(found.b, expected)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        (found,) = torch.autograd.grad(outputs, inputs, torch.ones(2, 5, 3))
+    assert isinstance(found, FakeTensor)
+
+
+@SCANS_OF_INPUTS
+def test_tensors_of_zeros_without_memory(name, scan):
+    inputs = torch.rand(2, 5, 3, requires_grad=True)
+    (found,) = torch.autograd.grad(torch.sgn(scan(inputs)).sum(), inputs)
+    assert torch.equal(found, torch.zeros(2, 5, 3))
+    assert torch.equal(scan(torch._efficientzerotensor((2, 5, 3))), torch.zeros(2, 5, 3))
+    wrapped = scan(torch._to_functional_tensor(torch.rand(2, 5, 3)))
+    assert torch._is_functional_tensor(wrapped)
+
+
+def test_a_batch_of_gradients_of_a_linear_scan():
+    inputs = torch.rand(2, 5, 3, requires_grad=True)
+    outputs, _ = linear_scan(torch.full((2, 5, 3), 0.5), inputs)
+    given = torch.randn(4, 2, 5, 3)
+    (found,) = torch.autograd.grad(outputs, inputs, given, retain_graph=True, is_grads_batched=True)
+    expected = [torch.autograd.grad(outputs, inputs, x, retain_graph=True)[0] for x in given]
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
+@SCANS_OF_INPUTS
+def test_profilers_and_function_modes_see_operators(name, scan):
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.add(str(function))
+            return function(*args, **kwargs or {})
+
+    seen, inputs = set(), torch.rand(2, 5, 3, requires_grad=True)
+    with Functions():
+        scan(inputs)
+    assert f"keras_coffee.{name}_forward.default" in seen
+    with torch.autograd.profiler.profile() as profile:
+        scan(inputs).sum().backward()
+    names = {event.name for event in profile.function_events}
+    assert {f"keras_coffee::{name}_{k}" for k in ("forward", "backward")} <= names
+
+
+@SCANS_OF_INPUTS
+def test_errors_and_graphs_of_pytorch_name_the_package(name, scan):
+    outputs = scan(torch.rand(2, 5, 3, requires_grad=True))
+    assert outputs.grad_fn.name() == "KerasCoffeeScanBackward"
+
+
 def test_fake_tensors_and_subclasses_reach_operators():
     class Mine(torch.Tensor):
         pass
@@ -133,6 +205,17 @@ def test_a_traced_graph_has_operators():
     assert "keras_coffee.coffee_forward" in traced.code
     inputs = torch.rand(2, 5, 3)
     assert torch.equal(traced(inputs), coffee_scan(inputs, *weights)[0])
+
+
+@SCANS_OF_INPUTS
+def test_a_graph_traced_before_dispatch_has_both_operators(name, scan):
+    def gradient(inputs):
+        return torch.autograd.grad(scan(inputs).square().sum(), inputs)[0]
+
+    inputs = torch.rand(2, 5, 3, requires_grad=True)
+    traced = make_fx(gradient, pre_dispatch=True)(inputs)
+    assert f"keras_coffee.{name}_backward" in traced.code
+    torch.testing.assert_close(traced(inputs), gradient(inputs))
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"], ids=["kernel", "loop"])

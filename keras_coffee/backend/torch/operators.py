@@ -124,8 +124,7 @@ class Scan(abc.ABC):
         self.name = name
         self.forward = self._operator("forward", forward, self.fake_forward)
         self.backward = self._operator("backward", backward, self.fake_backward)
-        gradients = functools.partial(self.gradients, self.backward)
-        torch.library.register_autograd(self.forward, gradients, setup_context=self.keep)
+        torch.library.register_autograd(self.forward, self.gradients, setup_context=self.keep)
 
     def _operator(self, direction, schema, fake):
         # torch.library.custom_op costs a third more a call.
@@ -137,12 +136,15 @@ class Scan(abc.ABC):
         return getattr(torch.ops.keras_coffee, f"{self.name}_{direction}").default
 
     def __call__(self, *tensors, **options):
-        kernels = _KERNELS.get(tensors[0].device.type)
-        if kernels is None or not _are_plain(tensors):
-            return self.forward(*tensors, **options)
-        if not _is_differentiated(tensors):
-            return self.run("forward", kernels, *tensors, **options)
-        return _Direct.apply(self, kernels, options, *tensors)
+        if _is_differentiated(tensors) and _are_plain(tensors):
+            return KerasCoffeeScan.apply(self, options, *tensors)
+        return self.call("forward", *tensors, **options)
+
+    def call(self, direction, *tensors, **options):
+        """What the operator of a direction returns. Who looks may come between the two passes."""
+        if _are_plain(tensors):
+            return self.run(direction, _KERNELS[tensors[0].device.type], *tensors, **options)
+        return getattr(self, direction)(*tensors, **options)
 
     @abc.abstractmethod
     def run(self, direction, kernels, *tensors, **options):
@@ -161,23 +163,34 @@ class Scan(abc.ABC):
         """Saves what gradients need."""
 
     @abc.abstractmethod
-    def gradients(self, backward, ctx, *grads):
-        """Gradients by all tensors, given the backward pass."""
+    def gradients(self, ctx, *grads):
+        """Gradients by all tensors."""
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
 def _are_plain(tensors):
-    """Whether no compiler, transformation, mode or subclass of tensors wants to see operators.
+    """Whether kernels may be called, and nobody wants to see operators.
 
-    The dispatcher also says what is wrong with tensors of several devices.
+    Compilers, transformations, modes, profilers and subclasses of tensors want to. The dispatcher
+    also knows tensors without memory of their own, like the zeros that `torch.sgn` sends back and
+    batches of gradients, and says what is wrong with tensors of several devices.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    if torch._C._len_torch_dispatch_stack() or not _PLAIN.issuperset(map(type, tensors)):
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
-    return len({x.device for x in tensors if x is not None}) == 1
+    # As in `make_fx(pre_dispatch=True)`.
+    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch):
+        return False
+    if torch.autograd._profiler_enabled() or not _PLAIN.issuperset(map(type, tensors)):
+        return False
+    present = [x for x in tensors if x is not None]
+    if not all(torch._C._has_storage(x) and x.data_ptr() for x in present):
+        return False
+    devices = {x.device for x in present}
+    return len(devices) == 1 and devices.pop().type in _KERNELS
 
 
 def _in_memory(x):
@@ -185,20 +198,19 @@ def _in_memory(x):
     return x.contiguous().resolve_conj().resolve_neg()
 
 
-class _Direct(torch.autograd.Function):
-    """A `Scan` without the dispatcher."""
+class KerasCoffeeScan(torch.autograd.Function):
+    """A `Scan` without the dispatcher. PyTorch shows this name to users, in errors and graphs."""
 
     @staticmethod
-    def forward(ctx, scan, kernels, options, *tensors):
-        results = scan.run("forward", kernels, *tensors, **options)
-        ctx.backward = functools.partial(scan.run, "backward", kernels)
-        ctx.gradients = scan.gradients
+    def forward(ctx, scan, options, *tensors):
+        results = scan.call("forward", *tensors, **options)
+        ctx.scan = scan
         scan.keep(ctx, tensors, options, results)
         return results
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, None, None, *ctx.gradients(ctx.backward, ctx, *grads)
+        return None, None, *ctx.scan.gradients(ctx, *grads)
 
 
 class _RecurrenceScan(Scan):
@@ -242,7 +254,7 @@ class _RecurrenceScan(Scan):
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.options = state.shape, keyword_only_inputs
 
-    def gradients(self, backward, ctx, grad_outputs, grad_final, _):
+    def gradients(self, ctx, grad_outputs, grad_final, _):
         refuse_second_derivatives()
         if not ctx.options["keep"]:
             raise ValueError("Called with keep=0, which keeps no states for a gradient.")
@@ -253,7 +265,7 @@ class _RecurrenceScan(Scan):
         if grad_final is None:
             grad_final = kept.new_zeros(ctx.shape)
         grads = grad_outputs.contiguous(), grad_final.contiguous()
-        *grads, grad_state = backward(*grads, kept, *tensors, **ctx.options)
+        *grads, grad_state = self.call("backward", *grads, kept, *tensors, **ctx.options)
         found = iter(grads)
         return *(next(found) if has else None for has in self._have_gradient(tensors)), grad_state
 
@@ -329,9 +341,9 @@ class _LinearScan(Scan):
         ctx.save_for_backward(output, decay, state)
         ctx.options = keyword_only_inputs
 
-    def gradients(self, backward, ctx, grad_states):
+    def gradients(self, ctx, grad_states):
         refuse_second_derivatives()
-        return backward(grad_states, *ctx.saved_tensors, **ctx.options)
+        return self.call("backward", grad_states, *ctx.saved_tensors, **ctx.options)
 
 
 linear_scan = _LinearScan()
