@@ -99,7 +99,8 @@ therefore sees one symbol at a time, and what it knows of others is its own memo
 - Adam, the norm of gradients at most 1, the rate a tenth in the last third. The epoch of the least
   validation loss is judged. Rates are {" and ".join(f"{rate:g}" for rate in RATES)}. The better
   one by validation accuracy, a mean over seeds, is in the tables; each task's own table shows the
-  rates that were run. Of equal accuracies the smaller validation loss decides, a rule from after the first runs.
+  rates that were run. Of equal accuracies the smaller validation loss decides, a rule from after
+  the first runs.
 - Layers start as they do by default. Nothing was tuned for any of them, except the size of parity:
   GRU and linearized S6 had to learn it within a minute.
 - **Works** means an accuracy of {BEYOND_IT:g} or more in the hardest of a task's tests, all of
