@@ -130,9 +130,12 @@ $(BACKENDS:%=test-nightly-%): test-nightly-%: .venv/installed-dev
 		tests/backend/test_jax_kernels.py tests/backend/test_triton.py \
 		--hypothesis-profile=nightly $(ARGS)
 
-# Side by side with other implementations, installed here without what they depend on beyond this.
+# Side by side with other implementations, and Triton's kernels under the sanitizer of triton-viz, all
+# installed here without what they depend on beyond this.
 # DEER is on no registry; where its repository is out of reach, its tests skip and say so.
 PEERS := pararnn-torch safetensors optimistix lineax equinox jaxtyping wadler_lindig
+# Flask and the two after it are imported with triton-viz, and not used.
+SANITIZER := triton-viz z3-solver anytree flask flask_cloudflared blinker itsdangerous
 TRANSFORMERS := transformers tokenizers huggingface_hub regex filelock pyyaml tqdm
 DEER := git+https://github.com/machine-discovery/deer@409140f
 
@@ -142,7 +145,7 @@ test-peers: .venv/installed-peers
 	KERAS_BACKEND=tensorflow $(RUN) -m pytest -p triton tests/peers/test_transformers.py -rs $(ARGS)
 
 .venv/installed-peers: .venv/installed-dev
-	$(INSTALL) --no-deps $(PEERS) $(TRANSFORMERS)
+	$(INSTALL) --no-deps $(PEERS) $(SANITIZER) $(TRANSFORMERS)
 	-$(INSTALL) --no-deps $(DEER)
 	touch $@
 

@@ -98,8 +98,9 @@ therefore sees one symbol at a time, and what it knows of others is its own memo
   parameters of its own, a GRU of 64 numbers 18,816.
 - Adam, the norm of gradients at most 1, the rate a tenth in the last third. The epoch of the least
   validation loss is judged. Rates are {" and ".join(f"{rate:g}" for rate in RATES)}. The better
-  one by validation accuracy, a mean over seeds, is in the tables; each task's own table shows both.
-  Of equal accuracies the smaller validation loss decides, a rule from after the first runs.
+  one by validation accuracy, a mean over seeds, is in the tables; each task's own table shows the
+  rates that were run. Of equal accuracies the smaller validation loss decides, a rule from after
+  the first runs.
 - Layers start as they do by default. Nothing was tuned for any of them, except the size of parity:
   GRU and linearized S6 had to learn it within a minute.
 - **Works** means an accuracy of {BEYOND_IT:g} or more in the hardest of a task's tests, all of
@@ -278,32 +279,34 @@ def said(settings):
 
 
 def results(name, task, runs):
-    """All runs of a task."""
-    known = {
-        f"{TITLES[mixer]}; {title[0].lower()}{title[1:]}": runs[name, mixer, depth, equal]
-        for (depth, equal), title in VARIANTS.items()
-        for mixer in MIXERS
-    }
-    return both_rates(task, known, RATES)
+    """All runs of a task, a table for each number of layers and each size."""
+    tables = []
+    for (depth, equal), title in VARIANTS.items():
+        known = {TITLES[mixer]: runs[name, mixer, depth, equal] for mixer in MIXERS}
+        if any(known.values()):
+            tables.append(f"{title}:\n\n{both_rates(task, known, RATES)}")
+    return "".join(tables) or "Not run yet.\n\n"
 
 
 def both_rates(task, known, rates):
-    """A line for what was run, by its label: validation at both rates, tests at the better one."""
+    """A line for what was run, by its label: validation at each rate, tests at the better one."""
     test, *further = task.tests
-    columns = ["", "parameters", *(f"as in training, rate {rate:g}" for rate in rates)]
-    columns += ["rate", test, *further, "minutes a run"]
+    tried = [rate for rate in rates if any(by_rate.get(rate) for by_rate in known.values())]
+    columns = ["", "parameters", *(f"as in training, rate {rate:g}" for rate in tried)]
+    columns += ["better rate"] * (len(tried) > 1) + [test, *further, "minutes a run"]
     cells = [
-        [label, *figures(by_rate, further, rates)] for label, by_rate in known.items() if by_rate
+        [label, *figures(by_rate, further, tried)] for label, by_rate in known.items() if by_rate
     ]
     return as_table(columns, cells) if cells else "Not run yet.\n\n"
 
 
 def figures(by_rate, further, rates):
     own = best(by_rate)
+    better = f"{own[0]['settings']['learning_rate']:g}"
     return [
         f"{own[0]['parameters']:,}",
         *(cell(by_rate.get(rate, []), validation) for rate in rates),
-        f"{own[0]['settings']['learning_rate']:g}",
+        *[better] * (len(rates) > 1),
         cell(own, first),
         *(cell(own, lambda run, test=test: run["further"][test]) for test in further),
         f"{mean(own, lambda run: run['seconds']) / 60:.1f}",

@@ -23,11 +23,19 @@ SHAPES = list(itertools.product((1, 2, 7, 300), (1, 3, 16, 128, 129, 1000), (1, 
 
 
 def test_blocks_cover_every_feature_of_every_sequence_once():
-    for batch, dim, states in SHAPES:
-        b = Blocks(batch, 5, dim, states, 1)
+    for (batch, dim, states), has_rows in itertools.product(SHAPES, (False, True)):
+        b = Blocks(batch, 5, dim, states, 1, has_rows)
         assert (b.rows - 1) * b.sequences < batch <= b.rows * b.sequences
         assert (b.columns - 1) * b.features < dim <= b.columns * b.features
         assert b.sequences * b.features <= 128
+
+
+def test_one_sequence_in_a_block_whose_features_share_numbers_and_fill_vectors():
+    assert Blocks(300, 5, 16, 8, 1).sequences == 2
+    assert Blocks(300, 5, 16, 8, 1, has_rows=True).sequences == 1
+    # A vector that is half empty costs more.
+    assert Blocks(300, 5, 8, 8, 1, has_rows=True).sequences == 4
+    assert Blocks(300, 5, 32, 1, 1, has_rows=True).sequences == 4
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3, 2), (4, 5, 0, 2), (4, 5, 3, 0)], ids=str)

@@ -14,11 +14,13 @@ from keras import ops
 from keras_coffee import Stream
 from keras_coffee.models import from_transformers, to_transformers
 
-if keras.config.backend() == "tensorflow" and "triton" not in sys.modules:
+if "tensorflow" in sys.modules and "triton" not in sys.modules:
     # transformers imports it through PyTorch. Loaded after TensorFlow, it ends the process.
     pytest.skip("needs pytest -p triton", allow_module_level=True)
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="make test-peers installs it")
+# Loaded now: a test of another file may load TensorFlow.
+MambaForCausalLM = transformers.MambaForCausalLM
 
 VOCABULARY, PAD = 97, 0
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 3}
@@ -32,7 +34,7 @@ every_length = pytest.mark.parametrize("length", [1, 7, 64, 500])
 def mamba(**sizes):
     torch.manual_seed(0)
     config = transformers.MambaConfig(eos_token_id=None, pad_token_id=PAD, **sizes)
-    return transformers.MambaForCausalLM(config).eval()
+    return MambaForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,7 @@ class Blocks:
     """A scan over `(B, T, D)` with n states for each feature, in blocks.
 
     The blocks depend on the sizes alone, so that results do not depend on the number of threads.
+    `has_rows`: at each step a sequence has numbers that all features share.
     """
 
     batch: int
@@ -57,6 +58,7 @@ class Blocks:
     dim: int
     states: int
     keep: int
+    has_rows: bool = False
 
     @property
     def lanes(self) -> int:
@@ -74,7 +76,13 @@ class Blocks:
 
     @property
     def sequences(self) -> int:
-        """Sequences in a block."""
+        """Sequences in a block.
+
+        One sequence reads what its features share as one number for a row of lanes. That is worth
+        more than a second sequence beside it, if half of the states fill whole vectors.
+        """
+        if self.has_rows and self.dim >= _VECTOR and self.dim * self.states >= _STATES // 2:
+            return 1
         return max(1, min(self.batch, self.lanes // self.features))
 
     @functools.cached_property

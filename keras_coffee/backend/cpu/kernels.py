@@ -169,7 +169,8 @@ def scan(
     names = recurrence.names
     shape_of = dict(zip(names, own, strict=True))
     (batch, length, dim), (_, n) = shape_of[names[0]], shape_of[recurrence.weights[0]]
-    blocks = Blocks(batch, length, dim, n, keep)
+    has_rows = any(shape_of[name] is not None for name in recurrence.shared)
+    blocks = Blocks(batch, length, dim, n, keep, has_rows)
 
     def gradient(name: str) -> Result | None:
         if shape_of[name] is None or not recurrence.has_gradient(name):
@@ -275,6 +276,9 @@ def scan_library(
     grads = "grad_outputs:BTD", "grad_state:BDn", "kept:K"
     backward = [*grads, *arguments, ">", *gradients, "grad_state"]
     macros = _macros(name, present, dtype, options)
+    macros["HAS_ROWS"] = any(
+        there for x, there in zip(names, present, strict=True) if x in recurrence.shared
+    )
     return _library(name, caller, macros, forward, backward)
 
 

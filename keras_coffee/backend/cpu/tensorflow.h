@@ -164,6 +164,7 @@ static void set_blocks(sizes *s) {
   s->sequences = DECAY_PER_SEQUENCE ? 1 : (s->batch + MOST_PARTS - 1) / MOST_PARTS;
 #else
   s->sequences = least(s->batch, lanes / s->features);
+  if (HAS_ROWS && s->dim >= VECTOR && s->dim * s->states >= BLOCK_STATES / 2) s->sequences = 1;
 #endif
   if (s->sequences < 1) s->sequences = 1;
 #ifdef DECAY_PER_SEQUENCE
