@@ -136,15 +136,19 @@ class Scan(abc.ABC):
         return getattr(torch.ops.keras_coffee, f"{self.name}_{direction}").default
 
     def __call__(self, *tensors, **options):
-        if _is_differentiated(tensors) and _are_plain(tensors):
-            return KerasCoffeeScan.apply(self, options, *tensors)
-        return self.call("forward", *tensors, **options)
+        kernels = _kernels_of(tensors)
+        if kernels is None:
+            return self.forward(*tensors, **options)
+        if _is_differentiated(tensors):
+            return KerasCoffeeScan.apply(self, kernels, options, *tensors)
+        return self.run("forward", kernels, *tensors, **options)
 
-    def call(self, direction, *tensors, **options):
-        """What the operator of a direction returns. Who looks may come between the two passes."""
-        if _are_plain(tensors):
-            return self.run(direction, _KERNELS[tensors[0].device.type], *tensors, **options)
-        return getattr(self, direction)(*tensors, **options)
+    def retreat(self, *tensors, **options):
+        """What the backward operator returns. Who looks may have come since the forward pass."""
+        kernels = _kernels_of(tensors)
+        if kernels is None:
+            return self.backward(*tensors, **options)
+        return self.run("backward", kernels, *tensors, **options)
 
     @abc.abstractmethod
     def run(self, direction, kernels, *tensors, **options):
@@ -170,27 +174,27 @@ class Scan(abc.ABC):
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
-def _are_plain(tensors):
-    """Whether kernels may be called, and nobody wants to see operators.
+def _kernels_of(tensors):
+    """The kernels that may be called without the dispatcher: None if it is to be asked.
 
-    Compilers, transformations, modes, profilers and subclasses of tensors want to. The dispatcher
-    also knows tensors without memory of their own, like the zeros that `torch.sgn` sends back and
-    batches of gradients, and says what is wrong with tensors of several devices.
+    Compilers, transformations, modes, profilers and subclasses of tensors want to see operators.
+    The dispatcher also knows tensors without memory of their own, like the zeros that `torch.sgn`
+    sends back and batches of gradients, and says what is wrong with tensors of several devices.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
+        return None
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return False
+        return None
     # As in `make_fx(pre_dispatch=True)`.
     if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch):
-        return False
+        return None
     if torch.autograd._profiler_enabled() or not _PLAIN.issuperset(map(type, tensors)):
-        return False
+        return None
     present = [x for x in tensors if x is not None]
     if not all(torch._C._has_storage(x) and x.data_ptr() for x in present):
-        return False
-    devices = {x.device for x in present}
-    return len(devices) == 1 and devices.pop().type in _KERNELS
+        return None
+    device, *others = {x.device for x in present}
+    return None if others else _KERNELS.get(device.type)
 
 
 def _in_memory(x):
@@ -202,15 +206,15 @@ class KerasCoffeeScan(torch.autograd.Function):
     """A `Scan` without the dispatcher. PyTorch shows this name to users, in errors and graphs."""
 
     @staticmethod
-    def forward(ctx, scan, options, *tensors):
-        results = scan.call("forward", *tensors, **options)
+    def forward(ctx, scan, kernels, options, *tensors):
+        results = scan.run("forward", kernels, *tensors, **options)
         ctx.scan = scan
         scan.keep(ctx, tensors, options, results)
         return results
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, None, *ctx.scan.gradients(ctx, *grads)
+        return None, None, None, *ctx.scan.gradients(ctx, *grads)
 
 
 class _RecurrenceScan(Scan):
@@ -265,7 +269,7 @@ class _RecurrenceScan(Scan):
         if grad_final is None:
             grad_final = kept.new_zeros(ctx.shape)
         grads = grad_outputs.contiguous(), grad_final.contiguous()
-        *grads, grad_state = self.call("backward", *grads, kept, *tensors, **ctx.options)
+        *grads, grad_state = self.retreat(*grads, kept, *tensors, **ctx.options)
         found = iter(grads)
         return *(next(found) if has else None for has in self._have_gradient(tensors)), grad_state
 
@@ -343,7 +347,7 @@ class _LinearScan(Scan):
 
     def gradients(self, ctx, grad_states):
         refuse_second_derivatives()
-        return self.call("backward", grad_states, *ctx.saved_tensors, **ctx.options)
+        return self.retreat(grad_states, *ctx.saved_tensors, **ctx.options)
 
 
 linear_scan = _LinearScan()
