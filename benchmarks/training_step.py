@@ -3,7 +3,7 @@
     KERAS_BACKEND=jax python benchmarks/training_step.py
     KERAS_BACKEND=torch python benchmarks/training_step.py --lengths 24 --steps 50
 
-First the forecaster of the quick start (257 parameters) and the same with `GRU(8)` (297), in
+First the forecaster of the quick start (257 parameters) and the same with `GRU(4)` (317), in
 batches of 32 windows; then the model of `make demo`, in batches of 512 sequences, with kernels and
 with KERAS_COFFEE_KERNELS=0. The two sides of a row take turns. A time is the median of calls of
 `fit`, divided by its steps, on one pinned core. What the forecasters learn from is random: it makes
@@ -86,7 +86,7 @@ def forecasters(length: int, steps: int) -> list[Callable[[], Any]]:
         model.compile(keras.optimizers.Adam(0.01), loss="mse")
         return lambda: model.fit(inputs, targets, batch_size=BATCH, verbose=0)
 
-    return [side(CoffeeLayer(n=4, return_sequences=False)), side(keras.layers.GRU(8))]
+    return [side(CoffeeLayer(n=4, return_sequences=False)), side(keras.layers.GRU(4))]
 
 
 def demonstrations(steps: int) -> list[Callable[[], Any]]:

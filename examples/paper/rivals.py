@@ -1,4 +1,4 @@
-"""Tables 1 and 3 with other layers and other starts: is S6 beaten, or only badly started?
+"""Tables 1, 3 and 5 with other layers and other starts: is S6 beaten, or only badly started?
 
 Each runs at three learning rates, of which the best by validation counts, for at most twice the
 steps that the paper gives COFFEE in Table 1.
@@ -34,6 +34,7 @@ RATES = (0.003, 0.01, 0.03)
 TASKS = {
     "noise0": ("Table 1", {}, LAYERS),
     "noise1": ("Table 3, one symbol of noise", {"noise_length": 1}, LAYERS),
+    "length64": ("Table 5, 64 symbols", {"length": 64}, LAYERS),
     "small": ("Table 1 with few parameters, for at most 60,000 steps", {"epochs": 24}, SMALL),
 }
 

@@ -6,6 +6,7 @@ order: sequences, then weights, with None where one is absent.
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -57,6 +58,10 @@ class Recurrence(NamedTuple):
         Columns of blocks have parts of a sum over features; so many rows, over sequences.
         """
         return "parts" if name in self.weights else "columns" if name in self.shared else None
+
+    def has_rows(self, present: Iterable[str]) -> bool:
+        """Whether one of the arrays that are there has numbers that all features share."""
+        return not set(self.shared).isdisjoint(present)
 
 
 RECURRENCES = {
@@ -169,7 +174,7 @@ def scan(
     names = recurrence.names
     shape_of = dict(zip(names, own, strict=True))
     (batch, length, dim), (_, n) = shape_of[names[0]], shape_of[recurrence.weights[0]]
-    has_rows = any(shape_of[name] is not None for name in recurrence.shared)
+    has_rows = recurrence.has_rows(x for x in names if shape_of[x] is not None)
     blocks = Blocks(batch, length, dim, n, keep, has_rows)
 
     def gradient(name: str) -> Result | None:
@@ -276,9 +281,7 @@ def scan_library(
     grads = "grad_outputs:BTD", "grad_state:BDn", "kept:K"
     backward = [*grads, *arguments, ">", *gradients, "grad_state"]
     macros = _macros(name, present, dtype, options)
-    macros["HAS_ROWS"] = any(
-        there for x, there in zip(names, present, strict=True) if x in recurrence.shared
-    )
+    macros["HAS_ROWS"] = recurrence.has_rows(itertools.compress(names, present))
     return _library(name, caller, macros, forward, backward)
 
 

@@ -109,6 +109,19 @@ def test_training_steps():
         assert first > 0 and abs(second / first - ratio) < 0.1 * ratio
 
 
+@compiles_for_long
+def test_first_calls_in_three_processes():
+    lines = run("first_call.py", "--repeats", "1")
+    heading, _, *rows = [cells(line) for line in lines if line.startswith("|")]
+    kinds = "first call, s", "first training step, s", "second training step, s"
+    assert heading == ["", *kinds]
+    assert [row[0] for row in rows] == [
+        *("empty kernel cache", "kept kernels", "KERAS_COFFEE_KERNELS=0")
+    ]
+    empty, kept, _ = (list(map(float, row[1:])) for row in rows)
+    assert sum(empty) > sum(kept)  # by a compiler's run
+
+
 def load(script):
     sys.path.insert(0, str(BENCHMARKS))
     try:
