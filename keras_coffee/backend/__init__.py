@@ -38,7 +38,7 @@ if keras.config.backend() not in ("jax", "tensorflow", "torch", "numpy"):
         "keras."
     )
 
-if os.environ.get("KERAS_BACKEND", keras.config.backend()) != keras.config.backend():
+if os.environ.get("KERAS_BACKEND") not in (None, "", keras.config.backend()):
     warnings.warn(
         f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']!r}, but Keras runs on "
         f"{keras.config.backend()!r}: it was imported before the variable was set. Set it first.",

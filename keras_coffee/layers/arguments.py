@@ -92,12 +92,18 @@ def check_forwards(layer: Any) -> None:
 
 def sequence_shape(layer: str, shape: Shape) -> tuple[int | None, int | None, int]:
     """Batch, time and features of a shape, if it is one of sequences of known features."""
+    if any(isinstance(axis, (list, tuple)) for axis in shape):
+        raise ValueError(
+            f"{layer} expects one tensor (batch, time, features), received {len(shape)}. Pad "
+            "sequences of different lengths by keras.utils.pad_sequences, and mask what was added."
+        )
     if len(shape) == 3 and shape[2] is not None:
         return shape[0], shape[1], shape[2]
     if len(shape) < 3:
         advice = (
             "Add the missing axis: integers that are symbols get one from a "
-            "keras.layers.Embedding, a series of numbers from x[..., None] or keras.layers.Reshape."
+            "keras.layers.Embedding, a series of numbers from x[..., None] or "
+            "keras.layers.Reshape. A recurrent layer in front needs return_sequences=True."
         )
     elif len(shape) > 3:
         advice = "Put it in a keras.layers.TimeDistributed, or merge axes by keras.layers.Reshape."

@@ -258,18 +258,18 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
 
     Raises:
         TypeError: if it is no recurrent layer of this package.
-        ValueError: if it goes backwards, is stateful or has an `activity_regularizer`.
+        ValueError: if an argument of it is one for the layer around it.
     """
     if not isinstance(mixer, RecurrentLayer):
         raise TypeError(
             "`mixer` must be a recurrent layer of keras_coffee, such as CoffeeLayer(n=8), received "
             f"{mixer!r}."
         )
-    for flag in ("go_backwards", "stateful"):
-        if getattr(mixer, flag):
+    for flag, value in _OF_THE_LAYER_AROUND.items():
+        if getattr(mixer, flag) is value:
             raise ValueError(
-                f"`mixer` must not have {flag}=True, received {mixer.name!r} with it. Give {flag} "
-                "to the layer around it."
+                f"`mixer` must not have {flag}={value}, received {mixer.name!r} with it. Give "
+                f"{flag} to the layer around it."
             )
     # Keras adds its loss where it calls a layer, and a mixer is not called but advanced.
     if mixer.activity_regularizer is not None:
@@ -278,6 +278,16 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
             "Give it to the layer around it."
         )
     return mixer
+
+
+# A mixer is advanced without a look at these.
+_OF_THE_LAYER_AROUND = {
+    "return_sequences": False,
+    "return_state": True,
+    "go_backwards": True,
+    "stateful": True,
+    "zero_output_for_mask": True,
+}
 
 
 def build_inner(layer: RecurrentLayer, shape: Shape) -> None:

@@ -234,9 +234,12 @@ def test_no_more_weights_than_are_used():
 def test_mixers_that_are_refused(make_layer):
     with pytest.raises(TypeError, match="`mixer` must be a recurrent layer of keras_coffee.*GRU"):
         make_layer(keras.layers.GRU(3))
-    for flag in ("go_backwards", "stateful"):
-        with pytest.raises(ValueError, match=f"`mixer` must not have {flag}=True.*around it"):
-            make_layer(CoffeeLayer(2, **{flag: True}))
+    flags = dict.fromkeys(
+        ("go_backwards", "stateful", "return_state", "zero_output_for_mask"), True
+    )
+    for flag, value in {**flags, "return_sequences": False}.items():
+        with pytest.raises(ValueError, match=f"`mixer` must not have {flag}={value}.*around it"):
+            make_layer(CoffeeLayer(2, **{flag: value}))
     with pytest.raises(ValueError, match="not have an activity_regularizer.*layer around it"):
         make_layer(CoffeeLayer(2, activity_regularizer="l2"))
     mixer = CoffeeLayer(2, name="coffee")

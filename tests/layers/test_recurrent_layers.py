@@ -392,6 +392,15 @@ def test_inputs_must_be_sequences(name, shape):
 
 
 @pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("lengths", [(5, 7), (5, 7, 6)])
+def test_a_list_of_sequences_must_be_padded(name, lengths):
+    sequences = [np.zeros((length, 3), "float32") for length in lengths]
+    message = rf"expects one tensor \(batch, time, features\), received {len(lengths)}\. Pad seq"
+    with pytest.raises(ValueError, match=message):
+        make(name)(sequences)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
 def test_features_must_be_known_and_stay(name):
     with pytest.raises(
         ValueError, match=r"received \(None, 4, None\). Give the number of features"
