@@ -55,9 +55,8 @@ def main() -> None:
 
 
 def _times_of_a_process(case: str, cache: str, core: int | None) -> list[float]:
-    environment = os.environ | {"XDG_CACHE_HOME": cache, "KERAS_COFFEE_KERNELS": "1"}
-    if case == CASES[-1]:
-        environment["KERAS_COFFEE_KERNELS"] = "0"
+    kernels = "0" if case == CASES[-1] else "1"
+    environment = os.environ | {"XDG_CACHE_HOME": cache, "KERAS_COFFEE_KERNELS": kernels}
     command = [sys.executable, __file__, "--once"]
     if core is not None:
         command += ["--core", str(core)]

@@ -266,7 +266,7 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
             f"{mixer!r}."
         )
     for flag, value in _OF_THE_LAYER_AROUND.items():
-        if getattr(mixer, flag) is value:
+        if bool(getattr(mixer, flag)) is value:
             raise ValueError(
                 f"`mixer` must not have {flag}={value}, received {mixer.name!r} with it. Give "
                 f"{flag} to the layer around it."
