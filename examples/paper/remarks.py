@@ -21,8 +21,8 @@ first 2,500 steps, also with a symbol of noise, for which 20,000 are too few for
 needs less of is parameters: the smallest models that solve the task have 24 to 48, and a GRU with
 52 does not.
 
-`make reproduce ARGS="rivals"` runs Tables 1, 3 and 5 with each layer at three learning rates, for at
-most 20,000 steps of 512 sequences; a run ends at a validation accuracy of 0.995, looked at every
+`make reproduce ARGS="rivals"` runs Tables 1, 3 and 5 with each layer at three learning rates, for
+at most 20,000 steps of 512 sequences; a run ends at a validation accuracy of 0.995, looked at every
 2,500 steps. The line of a layer is its best rate by validation: the one that reaches 0.995 soonest,
 or else the one that gets nearest.
 
