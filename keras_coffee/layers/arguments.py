@@ -90,12 +90,22 @@ def check_forwards(layer: Any) -> None:
         )
 
 
+def _advice_for_several(shapes: Any) -> str:
+    shapes = shapes.values() if isinstance(shapes, dict) else shapes
+    if all(len(shape) == 2 for shape in shapes):
+        return (
+            "Pad sequences of different lengths by keras.utils.pad_sequences(x, padding='post', "
+            "dtype='float32'), and pass mask=, which is True where a step counts."
+        )
+    return "Join features by keras.layers.Concatenate. Pass a state as initial_state=."
+
+
 def sequence_shape(layer: str, shape: Shape) -> tuple[int | None, int | None, int]:
     """Batch, time and features of a shape, if it is one of sequences of known features."""
-    if any(isinstance(axis, (list, tuple)) for axis in shape):
+    if isinstance(shape, dict) or any(isinstance(axis, (list, tuple)) for axis in shape):
         raise ValueError(
-            f"{layer} expects one tensor (batch, time, features), received {len(shape)}. Pad "
-            "sequences of different lengths by keras.utils.pad_sequences, and mask what was added."
+            f"{layer} expects one tensor (batch, time, features), received a "
+            f"{type(shape).__name__} of {len(shape)}. {_advice_for_several(shape)}"
         )
     if len(shape) == 3 and shape[2] is not None:
         return shape[0], shape[1], shape[2]

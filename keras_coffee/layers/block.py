@@ -43,8 +43,10 @@ class Block(RecurrentLayer):
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.
-        ValueError: if `mixer` goes backwards, is stateful, has an `activity_regularizer`, was built
-            for another number of features, or has another number of outputs than inputs.
+        ValueError: if `mixer` has an `activity_regularizer`, was built for another number of
+            features, has another number of outputs than inputs, or another value than the default
+            of `return_sequences`, `return_state`, `go_backwards`, `stateful` or
+            `zero_output_for_mask`.
 
     Example:
         >>> blocks = [Block(MambaMixer(8)), Block(CoffeeLayer(8))]

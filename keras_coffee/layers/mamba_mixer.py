@@ -62,9 +62,10 @@ class MambaMixer(RecurrentLayer):
 
     Raises:
         TypeError: if `mixer` is no recurrent layer of `keras_coffee`.
-        ValueError: if a size is not a positive integer, `mixer` goes backwards, is stateful, has an
-            `activity_regularizer` or was built for another number of features, `solver` is unknown,
-            or the inputs are not `(B, T, D)`.
+        ValueError: if a size is not a positive integer, `mixer` has an `activity_regularizer`, was
+            built for another number of features, or has another value than the default of
+            `return_sequences`, `return_state`, `go_backwards`, `stateful` or
+            `zero_output_for_mask`, `solver` is unknown, or the inputs are not `(B, T, D)`.
 
     Example:
         >>> MambaMixer(n=8)(np.ones((2, 5, 32))).shape
@@ -280,7 +281,7 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
     return mixer
 
 
-# A mixer is advanced without a look at these.
+# What a call returns, keeps and in which order it reads is up to the layer around.
 _OF_THE_LAYER_AROUND = {
     "return_sequences": False,
     "return_state": True,
@@ -314,5 +315,12 @@ def with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) ->
     """A configuration with the layer in it made again."""
     if config.get("mixer") is None:
         return config
+    saved = config["mixer"]
+    own = {name: _ONCE_IGNORED.get(name, value) for name, value in saved["config"].items()}
     with keras.saving.CustomObjectScope(custom_objects or {}):
-        return {**config, "mixer": keras.saving.deserialize_keras_object(config["mixer"])}
+        mixer = keras.saving.deserialize_keras_object({**saved, "config": own})
+    return {**config, "mixer": mixer}
+
+
+# What mixers in older files may have otherwise, where it had no effect.
+_ONCE_IGNORED = {"return_sequences": True, "return_state": False, "zero_output_for_mask": False}

@@ -395,9 +395,13 @@ def test_inputs_must_be_sequences(name, shape):
 @pytest.mark.parametrize("lengths", [(5, 7), (5, 7, 6)])
 def test_a_list_of_sequences_must_be_padded(name, lengths):
     sequences = [np.zeros((length, 3), "float32") for length in lengths]
-    message = rf"expects one tensor \(batch, time, features\), received {len(lengths)}\. Pad seq"
-    with pytest.raises(ValueError, match=message):
+    message = rf"expects one tensor \(batch, time, features\), received a \w+ of {len(lengths)}\. "
+    with pytest.raises(ValueError, match=message + r"Pad sequences .* dtype='float32'"):
         make(name)(sequences)
+    inputs = np.zeros((2, 4, 3), "float32")
+    for several in ([inputs] * len(lengths), dict.fromkeys("abc"[: len(lengths)], inputs)):
+        with pytest.raises(ValueError, match=message + "Join features by keras.layers.Concatenate"):
+            make(name)(several)
 
 
 @pytest.mark.parametrize("name", CHOSEN)
