@@ -41,7 +41,8 @@ class MambaMixer(RecurrentLayer):
         expand: E / D, a positive integer. Defaults to 2.
         kernel_size: K, the steps that the convolution sees. None: no convolution, v(k) = h(k).
             Defaults to 4.
-        step_rank: The length r of d(k). `"auto"`, the default: D / 16, rounded up.
+        step_rank: The length r of d(k). `"auto"`, the default: D / 16, rounded up. Ignored with a
+            `mixer`.
         mixer: A recurrent layer of `keras_coffee`. None, the default: Mamba's recurrence.
         use_bias: Whether there are b_in and b_out. Defaults to False.
         use_conv_bias: Whether there is b. Defaults to True.
@@ -49,11 +50,12 @@ class MambaMixer(RecurrentLayer):
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask: As for
             `RecurrentLayer`.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
-            Weights are `input_projection` `(D, 2E)`, `input_bias` `(2E,)`, `selection_projection`
-            `(E, r + 2n)`, `step_projection` `(r, E)`, `step_bias` `(E,)`, `log_transition`
-            `(E, n)`, `skip` `(E,)`, `output_projection` `(E, D)` and `output_bias` `(D,)`, and
-            those of the convolution, a `CausalConv1D`. λ starts at -1, …, -n, s at 1 and
-            softplus(b_Δ) log-uniform from 0.001 to 0.1.
+            Ignored for a weight that the layer does not have. Weights are `input_projection`
+            `(D, 2E)`, `input_bias` `(2E,)`, `selection_projection` `(E, r + 2n)`,
+            `step_projection` `(r, E)`, `step_bias` `(E,)`, `log_transition` `(E, n)`, `skip`
+            `(E,)`, `output_projection` `(E, D)` and `output_bias` `(D,)`, and those of the
+            convolution, a `CausalConv1D`. λ starts at -1, …, -n, s at 1 and softplus(b_Δ)
+            log-uniform from 0.001 to 0.1.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer. A
             `mixer` has its own `dtype`.
 
