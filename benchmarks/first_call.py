@@ -18,7 +18,8 @@ import time
 
 import arguments
 
-CASES = "empty kernel cache", "kept kernels", "KERAS_COFFEE_KERNELS=0"
+# The value of KERAS_COFFEE_KERNELS in each.
+CASES = {"empty kernel cache": "1", "kept kernels": "1", "KERAS_COFFEE_KERNELS=0": "0"}
 TIMES = "first call, s", "first training step, s", "second training step, s"
 
 
@@ -44,8 +45,8 @@ def main() -> None:
     found: dict[str, list[list[float]]] = {case: [] for case in CASES}
     for _ in range(options.repeats):
         with tempfile.TemporaryDirectory() as cache:
-            for case in CASES:
-                found[case].append(_times_of_a_process(case, cache, options.core))
+            for case, kernels in CASES.items():
+                found[case].append(_times_of_a_process(kernels, cache))
     print(*measuring.environment(reference, where), sep="\n")
     print(measuring.line(["", *TIMES]))
     print(measuring.line(["---"] * (1 + len(TIMES))))
@@ -54,12 +55,10 @@ def main() -> None:
         print(measuring.line([case, *(f"{seconds:.2f}" for seconds in medians)]))
 
 
-def _times_of_a_process(case: str, cache: str, core: int | None) -> list[float]:
-    kernels = "0" if case == CASES[-1] else "1"
+def _times_of_a_process(kernels: str, cache: str) -> list[float]:
+    """`first_times` of a process on the core of this one."""
     environment = os.environ | {"XDG_CACHE_HOME": cache, "KERAS_COFFEE_KERNELS": kernels}
     command = [sys.executable, __file__, "--once"]
-    if core is not None:
-        command += ["--core", str(core)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

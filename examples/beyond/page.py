@@ -80,8 +80,8 @@ most.
 **Z60 and A5: confirmed at equal states.** With 64 numbers as its state a GRU learns words of eight
 symbols, and is right on 0.97 (Z60) and 0.94 (A5) of the symbols of words twice as long; an LSTM has
 0.78 and 0.16. No elementwise layer learns either group. COFFEE with an output filter gets furthest
-on Z60, 0.47. This is one seed, and such a GRU has a hundred times the parameters of COFFEE. At
-equal parameters no layer learns them, the GRU included.
+on Z60, 0.47. This is one seed, and this GRU has 18,816 parameters of its own, COFFEE 192. At equal
+parameters no layer learns them, the GRU included.
 
 **Not decided: modular arithmetic, and induction heads with a trigger that changes.** No layer
 learns them in this training, GRU and LSTM included, which can represent them. These rows say that
