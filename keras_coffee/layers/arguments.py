@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from keras_coffee._typing import Shape, Tensor, is_integer
@@ -19,12 +19,64 @@ def positive_integer(name: str, value: Any) -> int:
     return int(value)
 
 
+# What layers need: its meaning, and an example.
+_NEEDED = {
+    "units": ("the width of its outputs", "32"),
+    "n": ("the number of states", "8"),
+    "kernel_size": ("the number of steps that it sees", "4"),
+    "mixer": ("a recurrent layer", "CoffeeLayer(n=8)"),
+}
+
+
+def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> None:
+    """Raises if a layer's call lacks an argument, or has too many without names.
+
+    Python's own messages do not say what the argument is for.
+
+    Args:
+        layer: The class.
+        args: Arguments without names.
+        given: Names of the others.
+    """
+    taken = [*inspect.signature(layer.__init__).parameters.values()][1:]  # type: ignore[misc]
+    names = [p.name for p in taken if p.kind is p.POSITIONAL_OR_KEYWORD]
+    needed = [name for name in names if name in _NEEDED]
+    example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in needed)
+    if "units" in given and all(p.name != "units" for p in taken):
+        pass_n = f" Pass `n`, {_NEEDED['n'][0]} per feature." if "n" in names else ""
+        raise TypeError(
+            f"{layer.__name__} has no `units`: its outputs are as wide as its inputs.{pass_n} "
+            "Put a keras.layers.Dense(units) in front to change the width."
+        )
+    if len(args) > len(names):
+        raise TypeError(
+            f"{layer.__name__} takes {_quoted(names) or 'no argument'} without a name, received "
+            f"{len(args)} values. Name all other arguments."
+        )
+    missing = [p.name for p in taken if p.name in needed[len(args) :] and p.default is p.empty]
+    for name in missing:
+        if name not in given:
+            raise TypeError(
+                f"{layer.__name__} needs `{name}`, {_NEEDED[name][0]}, for example "
+                f"{layer.__name__}({example})."
+            )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 _INITIALIZERS = "Each of its weights has an initializer of its own; help() lists them."
 # What `keras.layers.GRU` or `LSTM` takes and no layer here does, with what to do instead.
 _INSTEAD = {
     "activation": "Put a keras.layers.Activation behind it.",
     "bias_initializer": _INITIALIZERS,
+    "d_conv": "The width of the convolution is `kernel_size`.",
+    "d_model": "Leave it out: outputs are as wide as inputs.",
+    "d_state": "The number of states per feature is `n`.",
     "dropout": "Put a keras.layers.Dropout in front of it.",
+    "dt_rank": "The rank of the step sizes is `step_rank`.",
+    "filters": "It has one filter for each feature of its inputs.",
     "implementation": "Leave it out.",
     "kernel_initializer": _INITIALIZERS,
     "recurrent_activation": "Leave it out.",

@@ -81,6 +81,11 @@ class DeclaredWeights(keras.layers.Layer):
     def add_declared_weights(self, dim: int) -> None:
         """Creates the weights for inputs of `dim` features."""
         for name, spec in self.weight_specs().items():
+            if not isinstance(spec, WeightSpec):
+                raise TypeError(
+                    f"`WEIGHTS` of {type(self).__name__} must have a WeightSpec as {name!r}, "
+                    f"received {spec!r}. WeightSpec(('D', 3)) is a weight of 3 for each feature."
+                )
             weight = self.add_weight(
                 name=name,
                 shape=tuple(self._length(axis, dim) for axis in spec.shape),
@@ -96,6 +101,11 @@ class DeclaredWeights(keras.layers.Layer):
     def _length(self, axis: str | int, dim: int) -> int:
         if axis == "D":
             return dim
+        if isinstance(axis, str) and not hasattr(self, axis):
+            raise AttributeError(
+                f"`WEIGHTS` of {type(self).__name__} name the axis {axis!r}: set self.{axis} in "
+                "`__init__`, to an integer."
+            )
         return getattr(self, axis) if isinstance(axis, str) else axis
 
     def own_weights(self) -> dict[str, keras.Variable]:

@@ -5,7 +5,7 @@ import inspect
 import re
 import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
 from keras import ops
@@ -116,6 +116,10 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     # Whether it is linear in its state, which decides what can solve it.
     KIND: ClassVar[solvers.Kind] = "linear"
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        arguments.check_given(cls, args, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(
         self,
         *,
@@ -184,7 +188,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self.add_declared_weights(dim)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
         self._dim = dim
-        self._specs = [(spec.shape, self._dtype_of(spec)) for spec in self.state_specs(dim)]
+        specs = self.state_specs(dim)
+        if not isinstance(specs, list) or not all(isinstance(spec, StateSpec) for spec in specs):
+            raise TypeError(
+                f"`state_specs` of {type(self).__name__} must return a list with a StateSpec for "
+                f"each state, such as [StateSpec((units,))], received {specs!r}."
+            )
+        self._specs = [(spec.shape, self._dtype_of(spec)) for spec in specs]
         self.state_size = [shape for shape, _ in self._specs]
         if self.stateful:
             self._carried = self._build_states(batch)
@@ -381,7 +391,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 f"`scan` of {self.name!r}, a {type(self).__name__}, takes no `reset`. Give it this "
                 "argument, `(batch, time)`, and hand it to what runs the recurrence."
             )
-        outputs, final = self.scan(inputs, initial, mask, **marks)
+        result = self.scan(inputs, initial, mask, **marks)
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise TypeError(
+                f"`scan` of {type(self).__name__} must return the outputs and the final state, "
+                f"received {_counted(result)}. `return self.run_cell(...)` returns both."
+            )
+        outputs, final = result
         arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
         if self.zero_output_for_mask:
             outputs = masking.zero_masked(outputs, mask)
@@ -541,6 +557,11 @@ _FLAGS = (
     "zero_output_for_mask",
     "recompute",
 )
+
+
+def _counted(result: Any) -> str:
+    count = f" of {len(result)}" if isinstance(result, (tuple, list)) else ""
+    return f"a {type(result).__name__}{count}"
 
 
 def _takes(function: Any, name: str) -> bool:

@@ -1,8 +1,7 @@
 """What the state-space layers share: features, and states of each feature."""
 
-import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import Rule
@@ -27,21 +26,6 @@ class StateSpaceLayer(RecurrentLayer):
     """
 
     STARTS: ClassVar[Mapping[str, Mapping[str, Rule]]] = {}
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        taken = inspect.signature(cls.__init__).parameters
-        if "units" in kwargs and "units" not in taken:
-            raise TypeError(
-                f"{cls.__name__} has no `units`: its outputs are as wide as its inputs. Pass `n`, "
-                "the number of states per feature, and put a keras.layers.Dense(units) in front to "
-                "change the width."
-            )
-        if "n" in taken and not args and "n" not in kwargs:
-            raise TypeError(
-                f"{cls.__name__} needs `n`, the number of states per feature, for example "
-                f"{cls.__name__}(n=8)."
-            )
-        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, n: int, *, start: str | None = None, **kwargs: Any):
         for weight, rule in self._rules_of(start).items():

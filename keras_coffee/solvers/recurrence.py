@@ -312,14 +312,19 @@ def _is_flat(tree: Any) -> bool:
 
 def _check_step(cell_class: Any, new: Tensors, old: Tensors) -> None:
     if len(new) == len(old) and all(
-        n.dtype == o.dtype and _fit(n.shape, o.shape) for n, o in zip(new, old, strict=True)
+        _is_tensor(n) and n.dtype == o.dtype and _fit(n.shape, o.shape)
+        for n, o in zip(new, old, strict=True)
     ):
         return
-    pairs = [[f"{x.dtype}{tuple(x.shape)}" for x in states] for states in (old, new)]
+    pairs = [map(_described, states) for states in (old, new)]
     raise ValueError(
         f"`{cell_class.__name__}.step` must return a state of the shapes and dtypes that it is "
         f"given, {', '.join(pairs[0])}; it returned {', '.join(pairs[1])}."
     )
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype}{tuple(value.shape)}" if _is_tensor(value) else repr(value)
 
 
 def _fit(new, old):

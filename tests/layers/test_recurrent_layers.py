@@ -28,6 +28,15 @@ from recurrent import (
 
 from keras_coffee import CoffeeLayer, LinearizedS6Layer, S6Layer, initializers
 from keras_coffee.constraints import Interval
+from keras_coffee.layers import (
+    LRU,
+    Block,
+    CausalConv1D,
+    MambaMixer,
+    MinGRU,
+    StateSpec,
+    WeightSpec,
+)
 
 
 @pytest.fixture(params=CASES)
@@ -325,14 +334,50 @@ class Wrong(TwoStates):
             TypeError,
             "The outputs of `scan` of .* must be real",
         ),
+        (lambda y, states: None, TypeError, "`scan` of Wrong must return .* received a NoneType"),
+        (lambda y, states: (y, *states), TypeError, "`scan` of Wrong .* received a tuple of 3"),
+        (lambda y, states: y, TypeError, "`scan` of Wrong .* `return self.run_cell"),
     ],
-    ids=["too few", "another order", "complex state", "complex outputs"],
+    ids=[
+        "too few",
+        "another order",
+        "complex state",
+        "complex outputs",
+        "nothing",
+        "three",
+        "outputs alone",
+    ],
 )
 def test_a_scan_that_gives_something_else_is_an_error(made, error, message):
     layer = Wrong(4)
     layer.made = made
     with pytest.raises(error, match=message):
         layer(random_inputs(*SHAPE))
+
+
+@pytest.mark.parametrize("specs", [None, (3,), StateSpec((3,)), [(3,)]])
+def test_states_that_are_not_declared_are_an_error(specs):
+    class Undeclared(TwoStates):
+        def state_specs(self, dim):
+            return specs
+
+    with pytest.raises(TypeError, match="`state_specs` of Undeclared must return a list"):
+        Undeclared(4)(random_inputs(*SHAPE))
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ((3,), TypeError, r"`WEIGHTS` of Weighed must have a WeightSpec as 'w', received \(3,\)"),
+        (WeightSpec(("units",)), AttributeError, "name the axis 'units': set self.units"),
+    ],
+)
+def test_weights_that_are_not_declared_are_an_error(spec, error, message):
+    class Weighed(TwoStates):
+        WEIGHTS = {"w": spec}
+
+    with pytest.raises(error, match=message):
+        Weighed(4)(random_inputs(*SHAPE))
 
 
 class Inner(TwoStates):
@@ -541,6 +586,27 @@ def test_a_layer_without_n_says_what_to_do(layer_class):
     for arguments in ({}, {"return_state": True}):
         with pytest.raises(TypeError, match=rf"{name} needs `n`, .* for example {name}\(n=8\)"):
             layer_class(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (MinGRU, r"MinGRU needs `units`, the width of its outputs, .* MinGRU\(units=32\)"),
+        (lambda: LRU(8), r"LRU needs `n`, the number of states, .* LRU\(units=32, n=8\)"),
+        (lambda: LRU(n=8), "LRU needs `units`"),
+        (CausalConv1D, "CausalConv1D needs `kernel_size`"),
+        (Block, r"Block needs `mixer`, a recurrent layer, .* Block\(mixer=CoffeeLayer\(n=8\)\)"),
+        (lambda: CausalConv1D(8, 3), "CausalConv1D takes `kernel_size` without a name, received 2"),
+        (lambda: CausalConv1D(filters=8, kernel_size=3), "no argument `filters`. It has one"),
+        (lambda: CausalConv1D(3, units=8), "CausalConv1D has no `units`: .* inputs. Put a keras"),
+        (lambda: MambaMixer(d_state=4), "MambaMixer has no argument `d_state`. .* is `n`"),
+        (lambda: MambaMixer(d_conv=4), "`d_conv`. The width of the convolution is `kernel_size`"),
+        (lambda: S6Layer(8, d_model=4), "`d_model`. Leave it out: outputs are as wide as inputs"),
+    ],
+)
+def test_a_call_that_lacks_an_argument_says_what_to_do(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
 
 
 def test_a_subclass_may_choose_its_own_arguments():

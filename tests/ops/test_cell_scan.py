@@ -351,6 +351,8 @@ class BrokenCell(Cell):
     def step(self, state, inputs):
         if self.what == "shape":
             return ops.concatenate([state, state], axis=-1)
+        if self.what in ("nothing", "a number"):
+            return None if self.what == "nothing" else 1.0
         return ops.cast(state, "float64" if self.what == "dtype" else "float32")
 
     def read(self, state, inputs):
@@ -369,6 +371,8 @@ INPUTS, STATE = np.ones((2, 5, 3), "float32"), np.zeros((2, 3), "float32")
     ("cell", "inputs", "state", "error", "words"),
     [
         (BrokenCell("shape"), INPUTS, STATE, ValueError, "must return a state of the shapes"),
+        (BrokenCell("nothing"), INPUTS, STATE, ValueError, "`BrokenCell.step` .* returned None"),
+        (BrokenCell("a number"), INPUTS, STATE, ValueError, r"it returned 1\.0"),
         (BrokenCell("read"), INPUTS, STATE, ValueError, "must return one tensor, received a list"),
         (NothingCell(), INPUTS, STATE, NotImplementedError, "NothingCell has no `step`"),
         (object(), INPUTS, STATE, TypeError, "must be a keras_coffee.cells.Cell"),
