@@ -23,8 +23,8 @@ needs less of is parameters: the smallest models that solve the task have 24 to 
 
 `make reproduce ARGS="rivals"` runs Tables 1, 3 and 5 with each layer at three learning rates, for
 at most 20,000 steps of 512 sequences; a run ends at a validation accuracy of 0.995, looked at every
-2,500 steps. The line of a layer is its best rate by validation: the one that reaches 0.995 soonest,
-or else the one that gets nearest.
+2,500 steps. Bold is the best rate by validation: the one that reaches 0.995 soonest, or else the
+one that gets nearest. Two numbers of seeds are those of two rates, in order.
 
 """
 RIVALS_IMAGES = """\

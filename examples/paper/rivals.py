@@ -72,7 +72,7 @@ RIVALS = [
     for rate in RATES
 ]
 IMAGE_COLUMNS = ("", "parameters", "accuracy", "seeds", "minutes")
-COLUMNS = ("", "parameters", "accuracy", "steps", "learning rate", "seeds", "at other rates")
+COLUMNS = ("", "parameters", *(f"rate {rate}" for rate in RATES), "seeds")
 
 
 def tables(runs):
@@ -99,20 +99,15 @@ def images(runs):
 
 def line(task, layer, runs):
     tried = {rate: records.main_runs(runs[name_of(task, layer, rate)]) for rate in RATES}
-    tried = {rate: own for rate, own in tried.items() if own}
-    if not tried:
+    counts = {rate: str(len(own)) for rate, own in tried.items() if own}
+    if not counts:
         return None
-    best = max(tried, key=lambda rate: merit(tried[rate]))
-    own = tried.pop(best)
-    return [
-        TASKS[task][2][layer][0],
-        str(own[0]["parameters"]),
-        accuracy(own),
-        f"{steps(own):,.0f}",
-        str(best),
-        str(len(own)),
-        ", ".join(f"{accuracy(x)} after {steps(x):,.0f} ({rate})" for rate, x in tried.items()),
-    ]
+    best = max(counts, key=lambda rate: merit(tried[rate]))
+    found = {rate: f"{accuracy(tried[rate])} after {steps(tried[rate]):,.0f}" for rate in counts}
+    found[best] = f"**{found[best]}**"
+    parameters = str(tried[best][0]["parameters"])
+    seeds = ", ".join(dict.fromkeys(counts.values()))
+    return [TASKS[task][2][layer][0], parameters, *(found.get(rate, "") for rate in RATES), seeds]
 
 
 def merit(runs):
