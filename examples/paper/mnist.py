@@ -67,16 +67,25 @@ class FourDirectionMnist(Mnist):
     def build_model(self):
         return keras.Sequential(
             [
-                keras.Input((28, 28)),
-                layers.Rescaling(1 / 255),
-                layers.Reshape((28, 28, 1)),
-                layers.CenterCrop(25, 25),
-                layers.Reshape((25, 25)),
+                *self.pixels(),
                 FourDirections(LAYERS[self.layer](self.n)),
-                layers.Dense(25, "gelu"),
-                layers.Dense(10),
+                self.dense(25, "gelu"),
+                self.dense(10),
             ]
         )
+
+    def pixels(self):
+        """Layers that make 25 rows of 25 numbers of an image."""
+        return [
+            keras.Input((28, 28)),
+            layers.Rescaling(1 / 255),
+            layers.Reshape((28, 28, 1)),
+            layers.CenterCrop(25, 25),
+            layers.Reshape((25, 25)),
+        ]
+
+    def dense(self, units, activation=None):
+        return layers.Dense(units, activation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

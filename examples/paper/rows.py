@@ -5,7 +5,7 @@ import functools
 
 from induction_heads import Ih0, InductionHeads
 from mnist import FourDirectionMnist, SequentialMnist
-from readings import FreeTransition, NearestPixel
+from readings import FreeTransition, NearestPixel, OtherReading
 from training import Experiment
 
 
@@ -234,6 +234,23 @@ TRIED = [
         NearestPixel(layer="s6"),
         PAPER["mnist-s6-n2"],
     ),
+]
+
+# What the paper leaves open for Table 7, one by one.
+OPEN_MNIST = {
+    "epsilon": ("Adam's ε is 1e-8", {"epsilon": 1e-8}),
+    "dense": ("dense layers start as PyTorch's", {"torch_dense": True}),
+    "normalized": ("pixels of mean 0 and variance 1", {"normalized": True}),
+    "once": ("each image is moved once, for all epochs", {"moved_once": True}),
+    "crop-first": ("cropped before it is moved", {"crop_first": True}),
+    "corner0": ("cropped at the top and left", {"corner": 0}),
+    "corner3": ("cropped at the bottom and right", {"corner": 3}),
+    "running": ("the rate is lowered by the running loss", {"running_loss": True}),
+    "unmoved": ("images are not moved", {"rotation": 0.0, "translation": 0.0}),
+}
+TRIED += [
+    Row(f"tried-mnist-{name}", f"COFFEE; {label}", OtherReading(**change), PAPER["mnist-coffee"])
+    for name, (label, change) in OPEN_MNIST.items()
 ]
 
 # The first twenty thousand steps of both models, looked at more often, for the plot.
