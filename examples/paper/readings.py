@@ -97,7 +97,6 @@ class OtherReading(FourDirectionMnist):
 
 def moved(data):
     """The images as one pass shows them, for all passes."""
-    data.shuffle = False
     images, labels = zip(*(data[k] for k in range(len(data))), strict=True)
     images, labels = np.concatenate(images), np.concatenate(labels)
     settings = {"batch_size": data.batch_size, "seed": data.seed}

@@ -65,6 +65,57 @@ def test_logits_of_squared_distances():
     np.testing.assert_allclose(logits, np.log(share / (1 - share)), rtol=1e-5, atol=5e-6)
 
 
+def training_images(name, epochs=1):
+    """What the layers of a row of MNIST see in its first epochs, of images of noise, in order."""
+    experiment = BY_NAME[name].experiment.smoke()
+    data, _, _ = experiment.load_data(0)
+    data.shuffle = False
+    for epoch in range(1, epochs + 1):
+        data.epoch = epoch
+        images = np.concatenate([data[k][0] for k in range(len(data))])
+        seen = keras.Sequential(experiment.pixels())(images / 1.0)
+        yield keras.ops.convert_to_numpy(seen)
+
+
+def test_readings_of_mnist_change_one_thing():
+    (main,), (plain,) = training_images("mnist-coffee"), training_images("tried-mnist-epsilon")
+    np.testing.assert_array_equal(main, plain)
+    (normalized,) = training_images("tried-mnist-normalized")
+    np.testing.assert_allclose(normalized, (main - 0.1307) / 0.3081, atol=1e-5)
+    (above,), (below,) = (training_images(f"tried-mnist-corner{corner}") for corner in (0, 3))
+    np.testing.assert_array_equal(above[:, 1:, 1:], main[:, :-1, :-1])
+    np.testing.assert_array_equal(below[:, :-2, :-2], main[:, 2:, 2:])
+    first, second = training_images("tried-mnist-once", epochs=2)
+    np.testing.assert_array_equal(first, second)
+    (unmoved,), (cropped,) = (
+        training_images(f"tried-mnist-{name}") for name in ("unmoved", "crop-first")
+    )
+    moved = (first, cropped, main)
+    assert all(unmoved.shape == x.shape and np.abs(unmoved - x).max() > 0.1 for x in moved)
+    assert np.abs(cropped - main).max() > 0.1
+
+
+def test_dense_layers_that_start_as_those_of_pytorch():
+    keras.utils.set_random_seed(0)
+    first, last = BY_NAME["tried-mnist-dense"].experiment.build_model().layers[-2:]
+    for layer, inputs in ((first, 100), (last, 25)):
+        for weight in layer.weights:
+            drawn = np.abs(keras.ops.convert_to_numpy(weight))
+            assert 0.5 < drawn.max() * inputs**0.5 <= 1
+
+
+def test_the_rate_falls_within_an_epoch_by_the_running_loss():
+    experiment = BY_NAME["tried-mnist-running"].experiment.smoke()
+    model = experiment.build_model()
+    experiment.compile(model)
+    (callback,) = experiment.callbacks()
+    callback.set_model(model)
+    callback.on_train_batch_end(0, {"loss": 0.46})
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    callback.on_train_batch_end(1, {"loss": 0.44})
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.005)
+
+
 def test_names_are_given_once_and_runs_belong_to_known_rows():
     assert len(BY_NAME) == len(reproduce.KNOWN)
     for row in reproduce.KNOWN:
