@@ -81,7 +81,8 @@ class Block(RecurrentLayer):
         )
 
     def state_specs(self, dim: int) -> list[StateSpec]:
-        return self.mixer.state_specs(dim)
+        # In the mixer's own precision.
+        return [StateSpec(*state) for state in self.mixer.typed_states(dim)]
 
     def output_size(self, dim: int) -> int:
         return dim

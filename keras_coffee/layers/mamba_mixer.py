@@ -175,8 +175,10 @@ class MambaMixer(RecurrentLayer):
     def state_specs(self, dim: int) -> list[StateSpec]:
         inner = self.expand * dim
         window = [] if self.convolution is None else self.convolution.state_specs(inner)
-        own = [StateSpec((inner, self.n))]
-        return [*window, *(own if self.mixer is None else self.mixer.state_specs(inner))]
+        if self.mixer is None:
+            return [*window, StateSpec((inner, self.n))]
+        # In the mixer's own precision.
+        return [*window, *(StateSpec(*state) for state in self.mixer.typed_states(inner))]
 
     def output_size(self, dim: int) -> int:
         return dim

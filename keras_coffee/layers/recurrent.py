@@ -188,13 +188,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self.add_declared_weights(dim)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
         self._dim = dim
-        specs = self.state_specs(dim)
-        if not isinstance(specs, list) or not all(isinstance(spec, StateSpec) for spec in specs):
-            raise TypeError(
-                f"`state_specs` of {type(self).__name__} must return a list with a StateSpec for "
-                f"each state, such as [StateSpec((units,))], received {specs!r}."
-            )
-        self._specs = [(spec.shape, self._dtype_of(spec)) for spec in specs]
+        self._specs = self.typed_states(dim)
         self.state_size = [shape for shape, _ in self._specs]
         if self.stateful:
             self._carried = self._build_states(batch)
@@ -249,8 +243,15 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
 
     reset_states = reset_state
 
-    def _dtype_of(self, spec: StateSpec) -> str:
-        return spec.dtype or self.state_dtype
+    def typed_states(self, dim: int) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each state, for inputs of `dim` features."""
+        specs = self.state_specs(dim)
+        if not isinstance(specs, list) or not all(isinstance(spec, StateSpec) for spec in specs):
+            raise TypeError(
+                f"`state_specs` of {type(self).__name__} must return a list with a StateSpec for "
+                f"each state, such as [StateSpec((units,))], received {specs!r}."
+            )
+        return [(spec.shape, spec.dtype or self.state_dtype) for spec in specs]
 
     def _check_built(self) -> None:
         if not self.built:
@@ -518,7 +519,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         outputs = (batch, length, size) if self.return_sequences else (batch, size)
         if not self.return_state:
             return outputs
-        return (outputs, *((batch, *spec.shape) for spec in self.state_specs(dim)))
+        return (outputs, *((batch, *shape) for shape, _ in self.typed_states(dim)))
 
     def compute_output_spec(
         self,
@@ -534,8 +535,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         shapes = self.compute_output_shape(inputs.shape)
         if not self.return_state:
             return keras.KerasTensor(shapes, self.compute_dtype)
-        states = (self._dtype_of(spec) for spec in self.state_specs(inputs.shape[-1]))
-        dtypes = self.compute_dtype, *states
+        states = self.typed_states(inputs.shape[-1])
+        dtypes = self.compute_dtype, *(dtype for _, dtype in states)
         return tuple(keras.KerasTensor(*pair) for pair in zip(shapes, dtypes, strict=True))
 
     def get_config(self) -> dict[str, Any]:

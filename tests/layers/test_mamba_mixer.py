@@ -211,6 +211,17 @@ def test_dtypes(policy):
         assert np.isfinite(to_numpy(ops.cast(outputs, "float32"))).all()
 
 
+@pytest.mark.parametrize("around", [Block, lambda mixer: MambaMixer(mixer=mixer, expand=1)])
+def test_a_mixer_in_double_precision_keeps_its_states_in_it(around):
+    with precision("float64"):
+        layer = randomized(around(CoffeeLayer(2, dtype="float64")), DIM)
+        state = layer.get_initial_state(BATCH)
+        _, state = layer.advance(random_inputs(*SHAPE), state if len(state) > 1 else state[0])
+        last = state[-1] if isinstance(state, (list, tuple)) else state
+        assert keras.backend.standardize_dtype(last.dtype) == "float64"
+        assert (to_numpy(last) != np.float32(to_numpy(last))).any()
+
+
 def test_starts_are_mambas():
     layer = MambaMixer(n=5)
     layer.build((None, None, 64))
