@@ -100,7 +100,7 @@ TASKS = {
         make=ModularArithmetic,
         train={"min_length": 3, "max_length": 20},
         tests={"21 to 64 symbols": {"min_length": 21, "max_length": 64}},
-        epochs=15,
+        epochs=150,
         chance=0.2,
         works=("gru", "lstm"),
         why="Addition modulo 5 turns a state by a fifth, which a real diagonal multiplier cannot "
@@ -174,13 +174,13 @@ TASKS = {
     "induction": Task(
         title="Induction heads",
         make=InductionHeads,
-        train={"length": 32, "symbols": 8},
+        train={"length": 32, "symbols": 4},
         tests={
             f"{length:,} symbols": {"length": length} for length in (256, 1024, 4096, 16384, 65536)
         },
-        epochs=20,
+        epochs=100,
         test_sequences=512,
-        chance=1 / 7,
+        chance=1 / 3,
         works=("coffee", "filter", "inputgate", "gru", "lstm"),
         why="The trigger is not known before the end, so what followed each symbol has to be kept. "
         "A symbol arms a state, which latches what comes next.",
@@ -272,7 +272,8 @@ class Beyond(Experiment):
         # Long sequences in small batches, and fewer of them.
         longest = settings.get("length", 0)
         if longest > 1024:
-            batch_size = sequences = max(1, min(batch_size, 2**19 // longest))
+            batch_size = max(1, min(batch_size, 2**19 // longest))
+            sequences = min(sequences, 128)
         return self._data("test", batch_size, sequences, seed, **settings)
 
     def _data(self, split, batch_size, sequences, seed, **settings):

@@ -54,11 +54,11 @@ state alone. From this was predicted, before any run: one layer can latch once, 
 and at flip-flop. Linearized S6 with λ = -2 represents parity: a gate of one makes x into c - x, one
 of zero holds it. A gate that sees the input may change COFFEE's answer.
 
-**Parity: confirmed.** After 500 steps GRU, LSTM and COFFEE whose gate sees the input
-(`input_gate="full"`) answer all sequences of training, and later all of 129 to 256 symbols as well.
-Linearized S6 learns it as fast, at the lengths of training. COFFEE, S6, minGRU and LRU are near
-chance on longer ones, whatever they learn of the short ones. A second layer does not help COFFEE:
-it is right on three of four short sequences, and at chance on long ones.
+**Parity: confirmed, except for the gate that sees the input.** GRU and LSTM are right on all of 129
+to 256 symbols. COFFEE, S6, minGRU and LRU are near chance on longer ones, whatever they learn of
+the short ones. COFFEE whose gate sees the input (`input_gate="full"`) and linearized S6 can
+represent parity, and learn the lengths of training in most runs. Only one of these twelve runs, of
+COFFEE, is right beyond 128 symbols. A second layer does not help COFFEE (one seed).
 
 Linearized S6 shows that to represent is not to learn. With weights set by hand it is right at 4,096
 symbols without any error, as `tests/examples/test_beyond.py` checks. The state that learned it with
@@ -78,19 +78,26 @@ to work too. With equal parameters, so 14 to 16 units, they are ahead of it in o
 most.
 
 **Z60 and A5: confirmed at equal states.** With 64 numbers as its state a GRU learns words of eight
-symbols, and is right on 0.97 (Z60) and 0.94 (A5) of the symbols of words twice as long; an LSTM has
-0.78 and 0.16. No elementwise layer learns either group. COFFEE with an output filter gets furthest
-on Z60, 0.47. This is one seed, and this GRU has 18,816 parameters of its own, COFFEE 192. At equal
-parameters no layer learns them, the GRU included.
+symbols, and is right on 0.99 (Z60) and 0.95 (A5) of the symbols of words twice as long; an LSTM has
+0.83 and 0.16. No elementwise layer learns either group. This GRU has 18,816 parameters of its own,
+COFFEE 192. At equal parameters no layer learns them; COFFEE with an output filter gets furthest on
+Z60, to 0.47, a GRU to 0.25.
 
-**Not decided: modular arithmetic, and induction heads with a trigger that changes.** No layer
-learns them in this training, GRU and LSTM included, which can represent them. These rows say that
-the training is too short, and nothing about the layers.
+**Modular arithmetic: confirmed at equal states, for the GRU.** After 15,000 steps a GRU of 64 numbers
+is right on 0.88 and 0.97 of the expressions of 21 to 64 symbols with two seeds of three, and has
+0.28 with the third; an LSTM has at most 0.64. The elementwise layers stay near chance.
 
-So for recall in one layer take COFFEE. Where a state has to be switched, or held for long, take
-`CoffeeLayer(n, input_gate="full")` or a GRU. On parity this gate needs the right learning rate: at
-0.001 it learns the lengths of training as well, and fails beyond them. All of this stands on few
-seeds; the tables say how many.
+**Induction heads with a trigger that changes: refuted for COFFEE.** It was expected to work, and
+does not learn it fully at the lengths of training, nor anything beyond them. GRU and LSTM do learn
+it. They are right on 0.89 and 0.97 at eight times the length of training, and fall to chance at
+65,536 symbols. COFFEE whose gate sees the input learns less, 0.87 in training and 0.71 at 256, but
+loses it more slowly. With one trigger for all sequences, as in the paper,
+[COFFEE does solve induction heads](results.md).
+
+So for recall in one layer take COFFEE with an output filter or with `input_gate="full"`. Where a
+state has to be switched, take a GRU or an LSTM. Where it has to be held for long, any gate that
+sees the symbol does. All of this stands on three seeds, most of it at one learning rate; the tables
+say how many.
 
 """
 METHOD = f"""## How it was measured
@@ -107,9 +114,10 @@ therefore sees one symbol at a time, and what it knows of others is its own memo
   one by validation accuracy, a mean over seeds, is in the tables; each task's own table shows the
   rates that were run. Of equal accuracies the smaller validation loss decides, a rule from after
   the first runs.
-- Layers start as they do by default. Nothing was tuned for any of them, except for two things. The
-  size of parity: GRU and linearized S6 had to learn it within a minute. And the steps of Z60 and
-  A5: after 1,500 no layer had learned anything, and a GRU of equal states had to learn them.
+- Layers start as they do by default. Nothing was tuned for any of them. Three tasks were changed
+  after first runs in which no layer had learned anything, until a GRU did. Parity got shorter; Z60,
+  A5 and arithmetic got more steps; induction heads got more steps, and four symbols instead of
+  eight.
 - **Works** means an accuracy of {BEYOND_IT:g} or more in the hardest of a task's tests, all of
   which are beyond training. The tables above show this one. That the hardest counts, and not the
   first, was decided after the first runs of flip-flop; the tests themselves were fixed before.

@@ -252,6 +252,17 @@ TRIED += [
     Row(f"tried-mnist-{name}", f"COFFEE; {label}", OtherReading(**change), PAPER["mnist-coffee"])
     for name, (label, change) in OPEN_MNIST.items()
 ]
+# The one that fits, for the other rows.
+TRIED += [
+    Row(
+        f"tried-{row.name}-normalized",
+        f"{row.label}; pixels of mean 0 and variance 1",
+        OtherReading(layer=row.experiment.layer, n=row.experiment.n, normalized=True),
+        row.paper,
+    )
+    for row in ROWS
+    if row.table == "mnist" and row.name != "mnist-coffee"
+]
 
 # The first twenty thousand steps of both models, looked at more often, for the plot.
 CURVES = [
