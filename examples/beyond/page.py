@@ -83,9 +83,9 @@ symbols, and is right on 0.99 (Z60) and 0.95 (A5) of the symbols of words twice 
 COFFEE 192. At equal parameters no layer learns them; COFFEE with an output filter gets furthest on
 Z60, to 0.47, a GRU to 0.25.
 
-**Modular arithmetic: confirmed at equal states, for the GRU.** After 15,000 steps a GRU of 64 numbers
-is right on 0.88 and 0.97 of the expressions of 21 to 64 symbols with two seeds of three, and has
-0.28 with the third; an LSTM has at most 0.64. The elementwise layers stay near chance.
+**Modular arithmetic: confirmed at equal states, for the GRU.** After 15,000 steps a GRU of 64
+numbers is right on 0.88 and 0.97 of the expressions of 21 to 64 symbols with two seeds of three,
+and has 0.28 with the third; an LSTM has at most 0.64. The elementwise layers stay near chance.
 
 **Induction heads with a trigger that changes: refuted for COFFEE.** It was expected to work, and
 does not learn it fully at the lengths of training, nor anything beyond them. GRU and LSTM do learn

@@ -1,14 +1,18 @@
 """Plots for docs/results.md."""
 
+import itertools
+
 import ih0
 import records
 from matplotlib.figure import Figure
+from rows import OPEN_MNIST
 
 # Which table a plot belongs to, and what it shows.
 IMAGES = {
     "learning_curves.png": ("table1", "Validation accuracy of COFFEE and S6 over the training"),
     "accuracy_parameters.png": ("ablation", "Accuracy against the number of parameters"),
     "mnist_curves.png": ("mnist", "Validation accuracy on MNIST over the epochs"),
+    "mnist_readings.png": ("tried", "Validation accuracy on MNIST, one reading at a time"),
     "ih0.png": ("ih0", "Vectors, decision regions, states and gates of the six-parameter model"),
 }
 # Four of Okabe and Ito's.
@@ -20,6 +24,7 @@ def draw_all(rows, runs, folder):
     learning_curves(runs, folder / "learning_curves.png")
     accuracy_parameters(rows, runs, folder / "accuracy_parameters.png")
     mnist_curves(rows, runs, folder / "mnist_curves.png")
+    mnist_readings(runs, folder / "mnist_readings.png")
     for run in runs["ih0-embeddings"][:1]:
         ih0.draw(ih0.model_with(run["vectors"]), folder / "ih0.png")
 
@@ -68,6 +73,21 @@ def mnist_curves(rows, runs, file):
             label = f"{row.label}, {run['parameters']:,} parameters" if index == 0 else None
             axes.plot(range(1, len(accuracy) + 1), accuracy, color=color, label=label, lw=1)
     finish(axes, file)
+
+
+def mnist_readings(runs, file):
+    """Of the first seed, beside Table 7's COFFEE."""
+    axes = new_axes("epochs", "validation accuracy")
+    labels = {"mnist-coffee": "as in Table 7"}
+    labels |= {f"tried-mnist-{name}": label for name, (label, _) in OPEN_MNIST.items()}
+    styles = itertools.product(("-", "--", ":"), COLOR_BLIND_SAFE)
+    for (name, label), (style, color) in zip(labels.items(), styles, strict=False):
+        for run in records.main_runs(runs[name])[:1]:
+            accuracy = run["history"]["val_accuracy"]
+            epochs = range(1, len(accuracy) + 1)
+            axes.plot(epochs, accuracy, style, color=color, label=label, lw=1)
+    axes.set_ylim(0.92, 0.975)
+    finish(axes, file, fontsize=7, ncols=2)
 
 
 def finish(axes, file, **legend):

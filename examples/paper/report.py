@@ -43,6 +43,7 @@ def page(rows, runs, again):
     parts += [OPEN]
     for text, other in ((DISTANCES, PLAIN), (OTHERS, TRIED)):
         parts += [text, verdicts(other, runs), *remarks(other)]
+    parts += images("tried")
     parts += ["## On the three backends\n\n", backends([*rows, *PLAIN], runs)]
     parts += ["## Run twice\n\n", twice(runs, again)]
     return "".join(parts).rstrip() + "\n"
