@@ -429,7 +429,8 @@ def draw_lengths(runs, file):
             axes.plot(lengths, heights, color=color, marker=mark, ms=5, label=TITLES[mixer])
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    save(axes, file)
+    axes.axhline(TASKS["induction"].chance, color="gray", ls=":", lw=1, label="by chance")
+    save(axes, file, loc="lower center", ncols=3)
 
 
 def draw_iterations(by_row, file):
@@ -443,11 +444,11 @@ def draw_iterations(by_row, file):
     save(axes, file)
 
 
-def save(axes, file):
+def save(axes, file, **legend):
     """Twice as fine as the others, and to be seen on light ground and on dark."""
     axes.tick_params(colors="gray", which="both")
     for part in (axes.xaxis.label, axes.yaxis.label):
         part.set_color("gray")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(labelcolor="gray", framealpha=0, fontsize="small")
+        axes.legend(labelcolor="gray", framealpha=0, fontsize="small", **legend)
     axes.figure.savefig(file, dpi=240, transparent=True)
