@@ -33,6 +33,8 @@ VARIANTS = {
     (2, "states"): "Two layers, equal states",
 }
 FIRST = next(iter(VARIANTS))
+# Where there are others, a cell says how many.
+USUAL_SEEDS = 3
 # Colours that the colour-blind can tell apart, by Okabe and Ito, and a mark for each.
 COLORS = ("#d55e00", "#e69f00", "#cc79a7", "#0072b2", "#56b4e9", "#009e73", "#999999", "#7f4f24")
 COLORS += ("#5d3a9b",)
@@ -121,7 +123,6 @@ therefore sees one symbol at a time, and what it knows of others is its own memo
 - **Works** means an accuracy of {BEYOND_IT:g} or more in the hardest of a task's tests, all of
   which are beyond training. The tables above show this one. That the hardest counts, and not the
   first, was decided after the first runs of flip-flop; the tests themselves were fixed before.
-- Numbers are means and standard deviations over seeds, whose number is in brackets.
 
 """
 
@@ -201,7 +202,8 @@ def mean(runs, figure):
 def cell(runs, figure):
     if not runs:
         return "not run yet"
-    return f"{spread([figure(run) for run in runs])} ({len(runs)})"
+    seeds = "" if len(runs) == USUAL_SEEDS else f" ({len(runs)})"
+    return spread([figure(run) for run in runs]) + seeds
 
 
 def works(runs):
@@ -225,7 +227,8 @@ def overview(runs, depth, equal):
     return as_table(["task", "by chance", *TITLES.values()], cells)
 
 
-LEGEND = """Bold: works. ≠: the opposite of what was expected of one layer.
+LEGEND = """Mean and standard deviation of three seeds, or of as many as brackets say. Bold: works.
+≠: the opposite of what was expected of one layer.
 
 """
 
@@ -308,7 +311,7 @@ def both_rates(task, known, rates):
     test, *further = task.tests
     tried = [rate for rate in rates if any(by_rate.get(rate) for by_rate in known.values())]
     columns = ["", "parameters", *(f"as in training, rate {rate:g}" for rate in tried)]
-    columns += ["better rate"] * (len(tried) > 1) + [test, *further, "minutes a run"]
+    columns += ["better rate"] * (len(tried) > 1) + [test, *further]
     cells = [
         [label, *figures(by_rate, further, tried)] for label, by_rate in known.items() if by_rate
     ]
@@ -324,7 +327,6 @@ def figures(by_rate, further, rates):
         *[better] * (len(rates) > 1),
         cell(own, first),
         *(cell(own, lambda run, test=test: run["further"][test]) for test in further),
-        f"{mean(own, lambda run: run['seconds']) / 60:.1f}",
     ]
 
 

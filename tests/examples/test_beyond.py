@@ -151,6 +151,13 @@ def test_the_hardest_test_counts(page):
     assert page.beyond({"accuracy": 0.9, "further": {"a": 0.8, "b": 1.0}}) == 0.8
 
 
+def test_three_seeds_are_not_counted_in_cells(page):
+    runs = [run("gru", accuracy, seed=k) for k, accuracy in enumerate((0.5, 0.6, 0.7))]
+    assert page.cell(runs, page.first) == "0.600 ± 0.100"
+    assert page.cell(runs[:2], page.first) == "0.550 ± 0.071 (2)"
+    assert page.cell([], page.first) == "not run yet"
+
+
 def test_cells_say_what_works_and_what_was_not_expected(page):
     runs = [run("gru", 1.0, best=1.0), run("gru", 0.98, seed=1, best=1.0)]
     others = [run("coffee", 0.99), run("lstm", 0.6, best=0.97), run("mamba", 0.5)]
