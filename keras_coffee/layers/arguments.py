@@ -39,27 +39,33 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
         given: Names of the others.
     """
     taken = [*inspect.signature(layer.__init__).parameters.values()][1:]  # type: ignore[misc]
-    names = [p.name for p in taken if p.kind is p.POSITIONAL_OR_KEYWORD]
-    needed = [name for name in names if name in _NEEDED]
-    example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in needed)
-    if "units" in given and all(p.name != "units" for p in taken):
-        pass_n = f" Pass `n`, {_NEEDED['n'][0]} per feature." if "n" in names else ""
-        raise TypeError(
-            f"{layer.__name__} has no `units`: its outputs are as wide as its inputs.{pass_n} "
-            "Put a keras.layers.Dense(units) in front to change the width."
-        )
+    if any(p.kind is p.VAR_POSITIONAL for p in taken):
+        return
+    names = [p.name for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(args) > len(names):
         raise TypeError(
             f"{layer.__name__} takes {_quoted(names) or 'no argument'} without a name, received "
             f"{len(args)} values. Name all other arguments."
         )
-    missing = [p.name for p in taken if p.name in needed[len(args) :] and p.default is p.empty]
-    for name in missing:
-        if name not in given:
-            raise TypeError(
-                f"{layer.__name__} needs `{name}`, {_NEEDED[name][0]}, for example "
-                f"{layer.__name__}({example})."
-            )
+    required = [p.name for p in taken if p.name in _NEEDED and p.default is p.empty]
+    missing = [name for name in required if name not in {*names[: len(args)], *given}]
+    if missing and "units" in given:
+        raise TypeError(_no_units(layer))
+    if missing:
+        example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in required)
+        raise TypeError(
+            f"{layer.__name__} needs `{missing[0]}`, {_NEEDED[missing[0]][0]}, for example "
+            f"{layer.__name__}({example})."
+        )
+
+
+def _no_units(layer: type) -> str:
+    has_n = "n" in inspect.signature(layer.__init__).parameters  # type: ignore[misc]
+    return (
+        f"{layer.__name__} has no `units`: its outputs are as wide as its inputs. "
+        + "Pass `n`, the number of states per feature. " * has_n
+        + "Put a keras.layers.Dense(units) in front to change the width."
+    )
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -71,12 +77,8 @@ _INITIALIZERS = "Each of its weights has an initializer of its own; help() lists
 _INSTEAD = {
     "activation": "Put a keras.layers.Activation behind it.",
     "bias_initializer": _INITIALIZERS,
-    "d_conv": "The width of the convolution is `kernel_size`.",
-    "d_model": "Leave it out: outputs are as wide as inputs.",
-    "d_state": "The number of states per feature is `n`.",
     "dropout": "Put a keras.layers.Dropout in front of it.",
-    "dt_rank": "The rank of the step sizes is `step_rank`.",
-    "filters": "It has one filter for each feature of its inputs.",
+    "filters": "Put a keras.layers.Dense(filters) in front of it to change the width.",
     "implementation": "Leave it out.",
     "kernel_initializer": _INITIALIZERS,
     "recurrent_activation": "Leave it out.",
@@ -89,6 +91,8 @@ _INSTEAD = {
     "use_bias": "Leave it out; keras.layers.Dense(units) in front of it has a bias.",
     "use_cudnn": "Leave it out.",
 }
+# What other packages with Mamba call an argument, and its name here.
+_HERE = {"d_state": "n", "d_conv": "kernel_size", "dt_rank": "step_rank"}
 
 
 def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) -> None:
@@ -101,7 +105,9 @@ def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) 
     """
     taken = inspect.signature(layer.__init__).parameters  # type: ignore[misc]
     for name in set(names) - set(of_keras):
-        similar = difflib.get_close_matches(name, taken, n=1, cutoff=0.8)
+        if name == "units":
+            raise TypeError(_no_units(layer))
+        similar = difflib.get_close_matches(_HERE.get(name, name), taken, n=1, cutoff=0.8)
         instead = f"Did you mean `{similar[0]}`?" if similar else _INSTEAD.get(name)
         if instead:
             raise TypeError(f"{layer.__name__} has no argument `{name}`. {instead}")

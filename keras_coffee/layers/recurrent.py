@@ -246,7 +246,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     def typed_states(self, dim: int) -> list[tuple[tuple[int, ...], str]]:
         """Shape and dtype of each state, for inputs of `dim` features."""
         specs = self.state_specs(dim)
-        if not isinstance(specs, list) or not all(isinstance(spec, StateSpec) for spec in specs):
+        is_list = isinstance(specs, (list, tuple))
+        if not is_list or not all(isinstance(spec, StateSpec) for spec in specs):
             raise TypeError(
                 f"`state_specs` of {type(self).__name__} must return a list with a StateSpec for "
                 f"each state, such as [StateSpec((units,))], received {specs!r}."

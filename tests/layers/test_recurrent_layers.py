@@ -597,11 +597,14 @@ def test_a_layer_without_n_says_what_to_do(layer_class):
         (CausalConv1D, "CausalConv1D needs `kernel_size`"),
         (Block, r"Block needs `mixer`, a recurrent layer, .* Block\(mixer=CoffeeLayer\(n=8\)\)"),
         (lambda: CausalConv1D(8, 3), "CausalConv1D takes `kernel_size` without a name, received 2"),
-        (lambda: CausalConv1D(filters=8, kernel_size=3), "no argument `filters`. It has one"),
+        (
+            lambda: CausalConv1D(filters=8, kernel_size=3),
+            r"no argument `filters`. .*Dense\(filters",
+        ),
         (lambda: CausalConv1D(3, units=8), "CausalConv1D has no `units`: .* inputs. Put a keras"),
-        (lambda: MambaMixer(d_state=4), "MambaMixer has no argument `d_state`. .* is `n`"),
-        (lambda: MambaMixer(d_conv=4), "`d_conv`. The width of the convolution is `kernel_size`"),
-        (lambda: S6Layer(8, d_model=4), "`d_model`. Leave it out: outputs are as wide as inputs"),
+        (lambda: MambaMixer(d_state=4), "MambaMixer has no argument `d_state`. .* mean `n`"),
+        (lambda: MambaMixer(d_conv=4), "`d_conv`. Did you mean `kernel_size`"),
+        (lambda: MambaMixer(dt_rank=4), "`dt_rank`. Did you mean `step_rank`"),
     ],
 )
 def test_a_call_that_lacks_an_argument_says_what_to_do(make, message):
@@ -614,7 +617,20 @@ def test_a_subclass_may_choose_its_own_arguments():
         def __init__(self, units=2):
             super().__init__(n=units)
 
-    assert [Wide().n, Wide(units=3).n] == [2, 3]
+    class Any(CoffeeLayer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class Named(MinGRU):
+        def __init__(self, **kwargs):
+            super().__init__(kwargs.pop("units"), **kwargs)
+
+    class Positional(CoffeeLayer):
+        def __init__(self, n, /):
+            super().__init__(n)
+
+    assert [Wide().n, Wide(units=3).n, Wide(3).n] == [2, 3, 3]
+    assert [Any(4).n, Any(n=4).n, Named(units=4).units, Positional(4).n] == [4, 4, 4, 4]
 
 
 def test_nan_inputs_come_out_as_nan(chosen):
