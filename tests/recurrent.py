@@ -135,7 +135,7 @@ def random_states(layer, batch, dim=3, seed=1):
     states = []
     for spec in layer.state_specs(dim):
         state = generator.normal(size=(batch, *spec.shape))
-        if spec.dtype is not None:
+        if (spec.dtype or "").startswith("complex"):
             state = state + 1j * generator.normal(size=state.shape)
         states.append(state.astype(spec.dtype or layer.state_dtype))
     return states
