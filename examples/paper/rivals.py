@@ -106,7 +106,7 @@ def line(task, layer, runs):
     found = {rate: f"{accuracy(tried[rate])} after {steps(tried[rate]):,.0f}" for rate in counts}
     found[best] = f"**{found[best]}**"
     parameters = str(tried[best][0]["parameters"])
-    seeds = ", ".join(dict.fromkeys(counts.values()))
+    seeds = ", ".join(counts.values() if len({*counts.values()}) > 1 else [counts[best]])
     return [TASKS[task][2][layer][0], parameters, *(found.get(rate, "") for rate in RATES), seeds]
 
 

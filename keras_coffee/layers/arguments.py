@@ -43,9 +43,10 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
         return
     names = [p.name for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(args) > len(names):
+        taken_so = ", ".join(f"`{name}`" for name in names) or "no argument"
         raise TypeError(
-            f"{layer.__name__} takes {_quoted(names) or 'no argument'} without a name, received "
-            f"{len(args)} values. Name all other arguments."
+            f"{layer.__name__} takes {taken_so} without a name, received {len(args)} of them. Name "
+            "all other arguments."
         )
     required = [p.name for p in taken if p.name in _NEEDED and p.default is p.empty]
     missing = [name for name in required if name not in {*names[: len(args)], *given}]
@@ -68,12 +69,8 @@ def _no_units(layer: type) -> str:
     )
 
 
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
 _INITIALIZERS = "Each of its weights has an initializer of its own; help() lists them."
-# What `keras.layers.GRU` or `LSTM` takes and no layer here does, with what to do instead.
+# What layers of Keras take and none here does, with what to do instead.
 _INSTEAD = {
     "activation": "Put a keras.layers.Activation behind it.",
     "bias_initializer": _INITIALIZERS,
