@@ -85,7 +85,8 @@ OTHERS = """\
 ## Other readings
 
 Tried where a row did not reach the paper at first. Those of COFFEE on MNIST change one thing of
-Table 7 each, the last of them three, and had all of the 100 epochs:
+Table 7 each, the last of them three, and had all of the 100 epochs. A number without ± is of one
+seed:
 
 """
 
