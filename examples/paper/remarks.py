@@ -96,6 +96,7 @@ OF_ROWS = {
         "seed 4 is at 0.25 after the first epoch and stays there; the others need 6 epochs or "
         "fewer. The paper does not say how many seeds its row has."
     ),
+    "table2-d1": "its minutes include pauses; the loss stands still from the first epochs on.",
     "table3-noise2": "loss and accuracy were still improving at the time limit.",
     "plain-table1-coffee": "after one epoch the loss is still falling; seeds differ in how far.",
     "plain-table1-s6": "loss and accuracy were still improving, slowly, at the time limit.",
