@@ -69,9 +69,8 @@ def mnist_curves(rows, runs, file):
     own_rows = (row for row in rows if row.table == "mnist")
     for row, color in zip(own_rows, COLOR_BLIND_SAFE, strict=True):
         for index, run in enumerate(records.main_runs(runs[row.name])):
-            accuracy = run["history"]["val_accuracy"]
             label = f"{row.label}, {run['parameters']:,} parameters" if index == 0 else None
-            axes.plot(range(1, len(accuracy) + 1), accuracy, color=color, label=label, lw=1)
+            by_epochs(axes, run, color=color, label=label)
     finish(axes, file)
 
 
@@ -83,11 +82,14 @@ def mnist_readings(runs, file):
     styles = itertools.product(("-", "--", ":"), COLOR_BLIND_SAFE)
     for (name, label), (style, color) in zip(labels.items(), styles, strict=False):
         for run in records.main_runs(runs[name])[:1]:
-            accuracy = run["history"]["val_accuracy"]
-            epochs = range(1, len(accuracy) + 1)
-            axes.plot(epochs, accuracy, style, color=color, label=label, lw=1)
+            by_epochs(axes, run, linestyle=style, color=color, label=label)
     axes.set_ylim(0.92, 0.975)
     finish(axes, file, fontsize=7, ncols=2)
+
+
+def by_epochs(axes, run, **line):
+    accuracy = run["history"]["val_accuracy"]
+    axes.plot(range(1, len(accuracy) + 1), accuracy, lw=1, **line)
 
 
 def finish(axes, file, **legend):

@@ -7,7 +7,6 @@ import numpy as np
 from induction_heads import InductionHeads
 from keras import layers
 from mnist import FourDirectionMnist
-from training import steps_per_execution
 
 from keras_coffee import CoffeeLayer
 from keras_coffee.callbacks import LowerLearningRate
@@ -62,8 +61,8 @@ class OtherReading(FourDirectionMnist):
         return train, *others
 
     def pixels(self):
-        side, end = (25, 0) if self.crop_first else (28, 3 - self.corner)
-        start = 0 if self.crop_first else self.corner
+        side, start = (25, 0) if self.crop_first else (28, self.corner)
+        end = side - 25 - start
         mean, deviation = (0.1307, 0.3081) if self.normalized else (0.0, 1.0)
         return [
             keras.Input((side, side)),
@@ -82,12 +81,8 @@ class OtherReading(FourDirectionMnist):
         return layers.Dense(units, activation, kernel_initializer=uniform, bias_initializer=bias)
 
     def compile(self, model):
-        model.compile(
-            keras.optimizers.Adam(self.learning_rate, epsilon=self.epsilon),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            steps_per_execution=steps_per_execution(),
-        )
+        super().compile(model)
+        model.optimizer.epsilon = self.epsilon
 
     def callbacks(self):
         if not self.running_loss:
