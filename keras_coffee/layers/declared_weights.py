@@ -62,6 +62,7 @@ class DeclaredWeights(keras.layers.Layer):
     _present: Mapping[str, bool] = {}
 
     def __init__(self, **kwargs: Any):
+        _check_weights(type(self).__name__, self.WEIGHTS)
         given = {
             (name, kind): kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None))
             for name, spec in self.WEIGHTS.items()
@@ -81,11 +82,6 @@ class DeclaredWeights(keras.layers.Layer):
     def add_declared_weights(self, dim: int) -> None:
         """Creates the weights for inputs of `dim` features."""
         for name, spec in self.weight_specs().items():
-            if not isinstance(spec, WeightSpec):
-                raise TypeError(
-                    f"`WEIGHTS` of {type(self).__name__} must have a WeightSpec as {name!r}, "
-                    f"received {spec!r}. WeightSpec(('D', 3)) is a weight of 3 for each feature."
-                )
             weight = self.add_weight(
                 name=name,
                 shape=tuple(self._length(axis, dim) for axis in spec.shape),
@@ -138,6 +134,15 @@ class DeclaredWeights(keras.layers.Layer):
             for kind in _RULES
         }
         return {**super().get_config(), **rules}
+
+
+def _check_weights(layer: str, weights: Any) -> None:
+    is_mapping = isinstance(weights, Mapping)
+    if not is_mapping or not all(isinstance(spec, WeightSpec) for spec in weights.values()):
+        raise TypeError(
+            f"`WEIGHTS` of {layer} must be a dictionary of names to WeightSpecs, such as "
+            f"{{'kernel': WeightSpec(('D', 3))}}, received {weights!r}."
+        )
 
 
 _RULES = {

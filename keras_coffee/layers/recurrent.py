@@ -246,8 +246,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     def typed_states(self, dim: int) -> list[tuple[tuple[int, ...], str]]:
         """Shape and dtype of each state, for inputs of `dim` features."""
         specs = self.state_specs(dim)
-        is_list = isinstance(specs, (list, tuple))
-        if not is_list or not all(isinstance(spec, StateSpec) for spec in specs):
+        if not isinstance(specs, (list, tuple)) or not all(map(_is_spec, specs)):
             raise TypeError(
                 f"`state_specs` of {type(self).__name__} must return a list with a StateSpec for "
                 f"each state, such as [StateSpec((units,))], received {specs!r}."
@@ -394,10 +393,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 "argument, `(batch, time)`, and hand it to what runs the recurrence."
             )
         result = self.scan(inputs, initial, mask, **marks)
-        if not isinstance(result, (tuple, list)) or len(result) != 2:
+        is_pair = isinstance(result, (tuple, list)) and len(result) == 2
+        if not is_pair or any(part is None for part in result):
             raise TypeError(
                 f"`scan` of {type(self).__name__} must return the outputs and the final state, "
-                f"received {_counted(result)}. `return self.run_cell(...)` returns both."
+                f"received {_described(result)}. `return self.run_cell(...)` returns both."
             )
         outputs, final = result
         arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
@@ -561,9 +561,17 @@ _FLAGS = (
 )
 
 
-def _counted(result: Any) -> str:
-    count = f" of {len(result)}" if isinstance(result, (tuple, list)) else ""
-    return f"a {type(result).__name__}{count}"
+def _is_spec(spec: Any) -> bool:
+    return isinstance(spec, StateSpec) and isinstance(spec.shape, (tuple, list))
+
+
+def _described(result: Any) -> str:
+    kind = type(result).__name__
+    if not isinstance(result, (tuple, list)):
+        return f"a {kind}"
+    if len(result) == 2:
+        return f"({', '.join(type(part).__name__ for part in result)})"
+    return f"a {kind} of {len(result)}"
 
 
 def _takes(function: Any, name: str) -> bool:

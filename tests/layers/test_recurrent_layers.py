@@ -337,6 +337,7 @@ class Wrong(TwoStates):
         (lambda y, states: None, TypeError, "`scan` of Wrong must return .* received a NoneType"),
         (lambda y, states: (y, *states), TypeError, "`scan` of Wrong .* received a tuple of 3"),
         (lambda y, states: y, TypeError, "`scan` of Wrong .* `return self.run_cell"),
+        (lambda y, states: (None, states), TypeError, r"`scan` of Wrong .* \(NoneType, list\)"),
     ],
     ids=[
         "too few",
@@ -346,6 +347,7 @@ class Wrong(TwoStates):
         "nothing",
         "three",
         "outputs alone",
+        "no outputs",
     ],
 )
 def test_a_scan_that_gives_something_else_is_an_error(made, error, message):
@@ -355,7 +357,7 @@ def test_a_scan_that_gives_something_else_is_an_error(made, error, message):
         layer(random_inputs(*SHAPE))
 
 
-@pytest.mark.parametrize("specs", [None, (3,), StateSpec((3,)), [(3,)]])
+@pytest.mark.parametrize("specs", [None, (3,), StateSpec((3,)), [(3,)], [StateSpec(3)]])
 def test_states_that_are_not_declared_are_an_error(specs):
     class Undeclared(TwoStates):
         def state_specs(self, dim):
@@ -366,15 +368,16 @@ def test_states_that_are_not_declared_are_an_error(specs):
 
 
 @pytest.mark.parametrize(
-    ("spec", "error", "message"),
+    ("weights", "error", "message"),
     [
-        ((3,), TypeError, r"`WEIGHTS` of Weighed must have a WeightSpec as 'w', received \(3,\)"),
-        (WeightSpec(("units",)), AttributeError, "name the axis 'units': set self.units"),
+        ({"w": (3,)}, TypeError, r"`WEIGHTS` of Weighed must be .*, received {'w': \(3,\)}"),
+        ([WeightSpec((3,))], TypeError, "`WEIGHTS` of Weighed must be a dictionary of names"),
+        ({"w": WeightSpec(("units",))}, AttributeError, "name the axis 'units': set self.units"),
     ],
 )
-def test_weights_that_are_not_declared_are_an_error(spec, error, message):
+def test_weights_that_are_not_declared_are_an_error(weights, error, message):
     class Weighed(TwoStates):
-        WEIGHTS = {"w": spec}
+        WEIGHTS = weights
 
     with pytest.raises(error, match=message):
         Weighed(4)(random_inputs(*SHAPE))
