@@ -42,8 +42,11 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
 
+# Large blocks of memory stay with the process, instead of being cleared by the system for every step:
+# on JAX a step of Table 1's S6 takes 7.0 ms instead of 9.9.
 reproduce: .venv/installed-demo-$(KERAS_BACKEND)
-	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py $(ARGS)
+	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8589934592 \
+		KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/paper/reproduce.py $(ARGS)
 
 starts: .venv/installed-dev
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/beyond/starts.py $(ARGS)

@@ -508,9 +508,16 @@ def test_an_input_without_time_is_refused():
 )
 def test_inputs_in_another_structure_are_errors(inputs):
     stream = Stream(shared()[0])
-    message = r"takes 2 inputs, \['inputs.0', 'inputs.1'\], received \['inputs.*in the structure"
+    message = r"takes the inputs \['inputs.0', 'inputs.1'\], received \['inputs.*in the structure"
     with pytest.raises(ValueError, match=message):
         stream(inputs, stream.get_initial_state(BATCH))
+
+
+def test_a_state_instead_of_the_inputs_is_an_error():
+    stream = Stream(keras.Sequential([keras.Input((None, 3)), CoffeeLayer(2, name="coffee")]))
+    state = stream.get_initial_state(BATCH)
+    with pytest.raises(ValueError, match=r"takes the inputs \['inputs'\], received .*coffee"):
+        stream.step(state, X[:, 0])
 
 
 def test_inputs_of_different_sizes_are_errors():

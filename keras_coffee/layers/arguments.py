@@ -28,6 +28,10 @@ _NEEDED = {
 }
 
 
+# What other packages with Mamba call an argument, and its name here.
+_HERE = {"d_state": "n", "d_conv": "kernel_size", "dt_rank": "step_rank"}
+
+
 def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> None:
     """Raises if a layer's call lacks an argument, or has too many without names.
 
@@ -52,6 +56,11 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
     missing = [name for name in required if name not in {*names[: len(args)], *given}]
     if missing and "units" in given:
         raise TypeError(_no_units(layer))
+    for name in given:
+        if missing and _HERE.get(name) == missing[0]:
+            raise TypeError(
+                f"{layer.__name__} has no argument `{name}`. Did you mean `{missing[0]}`?"
+            )
     if missing:
         example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in required)
         raise TypeError(
@@ -74,6 +83,7 @@ _INITIALIZERS = "Each of its weights has an initializer of its own; help() lists
 _INSTEAD = {
     "activation": "Put a keras.layers.Activation behind it.",
     "bias_initializer": _INITIALIZERS,
+    "d_model": "Its width is that of its inputs.",
     "dropout": "Put a keras.layers.Dropout in front of it.",
     "filters": "Put a keras.layers.Dense(filters) in front of it to change the width.",
     "implementation": "Leave it out.",
@@ -88,8 +98,6 @@ _INSTEAD = {
     "use_bias": "Leave it out; keras.layers.Dense(units) in front of it has a bias.",
     "use_cudnn": "Leave it out.",
 }
-# What other packages with Mamba call an argument, and its name here.
-_HERE = {"d_state": "n", "d_conv": "kernel_size", "dt_rank": "step_rank"}
 
 
 def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) -> None:
@@ -105,7 +113,7 @@ def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) 
         if name == "units":
             raise TypeError(_no_units(layer))
         similar = difflib.get_close_matches(_HERE.get(name, name), taken, n=1, cutoff=0.8)
-        instead = f"Did you mean `{similar[0]}`?" if similar else _INSTEAD.get(name)
+        instead = _INSTEAD.get(name) or (f"Did you mean `{similar[0]}`?" if similar else None)
         if instead:
             raise TypeError(f"{layer.__name__} has no argument `{name}`. {instead}")
 

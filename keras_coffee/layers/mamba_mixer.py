@@ -266,9 +266,10 @@ def checked_mixer(mixer: Any) -> RecurrentLayer:
         ValueError: if an argument of it is one for the layer around it.
     """
     if not isinstance(mixer, RecurrentLayer):
+        call = f" Call it, as in {mixer.__name__}(...)." if isinstance(mixer, type) else ""
         raise TypeError(
             "`mixer` must be a recurrent layer of keras_coffee, such as CoffeeLayer(n=8), received "
-            f"{mixer!r}."
+            f"{mixer!r}.{call}"
         )
     for flag, value in _OF_THE_LAYER_AROUND.items():
         if bool(getattr(mixer, flag)) is value:

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_coffee import backend, solvers
-from keras_coffee._typing import Shape, Tensor
+from keras_coffee._typing import Shape, Tensor, is_integer
 from keras_coffee.cells.cell import Cell
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import DeclaredWeights
@@ -249,9 +249,11 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         if not isinstance(specs, (list, tuple)) or not all(map(_is_spec, specs)):
             raise TypeError(
                 f"`state_specs` of {type(self).__name__} must return a list with a StateSpec for "
-                f"each state, such as [StateSpec((units,))], received {specs!r}."
+                "each state, of its shape without the batch, such as [StateSpec((units,))], "
+                f"received {specs!r}."
             )
-        return [(spec.shape, spec.dtype or self.state_dtype) for spec in specs]
+        standardize = keras.backend.standardize_dtype
+        return [(spec.shape, standardize(spec.dtype or self.state_dtype)) for spec in specs]
 
     def _check_built(self) -> None:
         if not self.built:
@@ -392,7 +394,16 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 f"`scan` of {self.name!r}, a {type(self).__name__}, takes no `reset`. Give it this "
                 "argument, `(batch, time)`, and hand it to what runs the recurrence."
             )
-        result = self.scan(inputs, initial, mask, **marks)
+        outputs, final = self._checked_pair(self.scan(inputs, initial, mask, **marks))
+        if self.zero_output_for_mask:
+            outputs = masking.zero_masked(outputs, mask)
+        else:
+            outputs = masking.zero_before_first(outputs, mask, reset)
+        final = self.as_states(final, inputs.shape[0], "final state")
+        return cast(outputs, self.compute_dtype), final
+
+    def _checked_pair(self, result: Any) -> tuple[Tensor, Any]:
+        """What `scan` returned, if it is outputs of the declared width and a state."""
         is_pair = isinstance(result, (tuple, list)) and len(result) == 2
         if not is_pair or any(part is None for part in result):
             raise TypeError(
@@ -401,12 +412,13 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             )
         outputs, final = result
         arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
-        if self.zero_output_for_mask:
-            outputs = masking.zero_masked(outputs, mask)
-        else:
-            outputs = masking.zero_before_first(outputs, mask, reset)
-        final = self.as_states(final, inputs.shape[0], "final state")
-        return cast(outputs, self.compute_dtype), final
+        width = self.output_size(self._dim)
+        if tuple(outputs.shape[2:]) not in ((width,), (None,)):
+            raise ValueError(
+                f"`scan` of {type(self).__name__} must return outputs (batch, time, {width}), as "
+                f"`output_size` says, received {tuple(outputs.shape)}."
+            )
+        return outputs, final
 
     def run_cell(
         self,
@@ -478,7 +490,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         """
         self.check_stream()
         inputs = ops.convert_to_tensor(inputs)
-        outputs, final = self._run(inputs, self.as_states(state, inputs.shape[0]), mask, reset)
+        states = self.as_states(state, inputs.shape[0], "state")
+        outputs, final = self._run(inputs, states, mask, reset)
         return outputs, final[0] if len(final) == 1 else final
 
     def check_stream(self) -> None:
@@ -562,7 +575,8 @@ _FLAGS = (
 
 
 def _is_spec(spec: Any) -> bool:
-    return isinstance(spec, StateSpec) and isinstance(spec.shape, (tuple, list))
+    is_shape = isinstance(spec, StateSpec) and isinstance(spec.shape, (tuple, list))
+    return is_shape and all(map(is_integer, spec.shape))
 
 
 def _described(result: Any) -> str:

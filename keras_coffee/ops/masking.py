@@ -23,7 +23,8 @@ def as_mask(value: Any, inputs: Tensor, name: str = "mask") -> Tensor | None:
     if value is None:
         return None
     mask = arguments.as_tensor(value, name)
-    arguments.check_shape(mask, tuple(inputs.shape[:2]), name, f"{tuple(inputs.shape[:2])}")
+    shape = tuple(inputs.shape[:2])
+    arguments.check_shape(mask, shape, name, f"(batch, time) = {shape}")
     return ops.cast(mask, "bool")
 
 

@@ -30,8 +30,8 @@ def get(
     """The solver for a name, a serialized solver or a solver. `"auto"` stays `"auto"`.
 
     Raises:
-        ValueError: for anything else, for a solver of another kind of recurrence, and for a
-            parallel one together with `recompute`.
+        ValueError: for anything else, for a solver of another kind of recurrence, for an unknown
+            kind, and for a parallel solver together with `recompute`.
     """
     solver = _get(identifier, kind)
     if recompute and not isinstance(solver, Sequential | str):
@@ -43,6 +43,11 @@ def get(
 
 
 def _get(identifier, kind):
+    if kind not in _BY_NAME:
+        raise ValueError(
+            f"A recurrence is one of {list(_BY_NAME)} in its state, received {kind!r}. A layer "
+            "says so by `KIND`."
+        )
     by_name = _BY_NAME[kind]
     if isinstance(identifier, dict):
         identifier = keras.saving.deserialize_keras_object(identifier)
@@ -54,9 +59,9 @@ def _get(identifier, kind):
     if isinstance(identifier, tuple(by_name.values())):
         return identifier
     raise ValueError(
-        f"Unknown solver: {identifier!r}. A recurrence that is {kind} in its state takes one of "
-        f"{['auto', *by_name]} or an object {', '.join(c.__name__ for c in by_name.values())} of "
-        "keras_coffee.solvers."
+        f"A recurrence that is {kind} in its state takes as `solver` one of {['auto', *by_name]}, "
+        f"or an object {', '.join(c.__name__ for c in by_name.values())} of keras_coffee.solvers, "
+        f"received {identifier!r}."
     )
 
 

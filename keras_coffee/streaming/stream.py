@@ -179,11 +179,10 @@ class Stream:
     def _checked(self, inputs: Any, *axes: str) -> list[Tensor]:
         """The inputs, cast as the model itself casts them, if they have these axes and a step's."""
         symbols = self._program.inputs
-        if not isinstance(symbols, keras.KerasTensor):
+        is_one = isinstance(symbols, keras.KerasTensor)
+        if not is_one or isinstance(inputs, dict):
             self._check_structure(inputs)
-            inputs = keras.tree.flatten(inputs)
-        else:
-            inputs = [inputs]
+        inputs = [inputs] if is_one else keras.tree.flatten(inputs)
         tensors = [
             self._checked_input(ops.convert_to_tensor(x), symbol, axes)
             for x, symbol in zip(inputs, self._program.flat_inputs, strict=True)
@@ -204,9 +203,9 @@ class Stream:
         expected = _named("inputs", self._program.inputs)
         if list(_named("inputs", inputs)) != list(expected):
             raise ValueError(
-                f"{self._name!r} takes {len(expected)} inputs, {list(expected)}, received "
+                f"{self._name!r} takes the inputs {list(expected)}, received "
                 f"{list(_named('inputs', inputs))}. Give them in the structure in which the model "
-                "takes them."
+                "takes them, and the state behind them."
             )
 
     def _checked_input(self, x: Tensor, symbol: Any, axes: tuple[str, ...]) -> Tensor:

@@ -229,5 +229,7 @@ def test_no_mask_equals_a_mask_of_ones(layer):
 
 @pytest.mark.parametrize("shape", [(4,), (4, 8), (4, 9, 3), (4, 9, 1), (1, 9)])
 def test_a_mask_of_another_shape_is_an_error(layer, shape):
-    with pytest.raises(ValueError, match=r"`mask` must have shape \(4, 9\), received"):
+    with pytest.raises(
+        ValueError, match=r"`mask` must have shape \(batch, time\) = \(4, 9\), received"
+    ):
         layer(INPUTS, mask=np.ones(shape, bool))

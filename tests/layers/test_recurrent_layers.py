@@ -337,6 +337,7 @@ class Wrong(TwoStates):
         (lambda y, states: None, TypeError, "`scan` of Wrong must return .* received a NoneType"),
         (lambda y, states: (y, *states), TypeError, "`scan` of Wrong .* received a tuple of 3"),
         (lambda y, states: y, TypeError, "`scan` of Wrong .* `return self.run_cell"),
+        (lambda y, states: (y[..., :1], states), ValueError, r"time, 7\), as `output_size` says"),
         (lambda y, states: (None, states), TypeError, r"`scan` of Wrong .* \(NoneType, list\)"),
     ],
     ids=[
@@ -347,6 +348,7 @@ class Wrong(TwoStates):
         "nothing",
         "three",
         "outputs alone",
+        "another width",
         "no outputs",
     ],
 )
@@ -357,7 +359,9 @@ def test_a_scan_that_gives_something_else_is_an_error(made, error, message):
         layer(random_inputs(*SHAPE))
 
 
-@pytest.mark.parametrize("specs", [None, (3,), StateSpec((3,)), [(3,)], [StateSpec(3)]])
+@pytest.mark.parametrize(
+    "specs", [None, (3,), StateSpec((3,)), [(3,)], [StateSpec(3)], [StateSpec((3.0,))]]
+)
 def test_states_that_are_not_declared_are_an_error(specs):
     class Undeclared(TwoStates):
         def state_specs(self, dim):
@@ -472,7 +476,7 @@ def test_no_steps_is_an_error(name):
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_unknown_names_are_errors(name):
-    with pytest.raises(ValueError, match="Unknown solver: 'newtown'.*'sequential'"):
+    with pytest.raises(ValueError, match="'sequential'.*, received 'newtown'"):
         make(name, solver="newtown")
     weight = next(iter(CASES[name][0].WEIGHTS))
     with pytest.raises(ValueError, match="wishful"):
@@ -553,7 +557,8 @@ def test_what_is_complex_is_refused(use, name):
         USES[use](layer, 1j * inputs, state)
     if np.iscomplexobj(state):
         return
-    with pytest.raises(TypeError, match="`initial_state` must be real, received dtype complex64"):
+    argument = "state" if use in ("advance", "step") else "initial_state"
+    with pytest.raises(TypeError, match=f"`{argument}` must be real, received dtype complex64"):
         USES[use](layer, inputs, 1j * state)
 
 
@@ -606,6 +611,9 @@ def test_a_layer_without_n_says_what_to_do(layer_class):
         ),
         (lambda: CausalConv1D(3, units=8), "CausalConv1D has no `units`: .* inputs. Put a keras"),
         (lambda: MambaMixer(d_state=4), "MambaMixer has no argument `d_state`. .* mean `n`"),
+        (lambda: S6Layer(d_state=4), "S6Layer has no argument `d_state`. Did you mean `n`"),
+        (lambda: MambaMixer(d_model=4), "no argument `d_model`. Its width is that of its inputs"),
+        (lambda: CoffeeLayer(4, recurrent_initializer="zeros"), "Each of its weights has an init"),
         (lambda: MambaMixer(d_conv=4), "`d_conv`. Did you mean `kernel_size`"),
         (lambda: MambaMixer(dt_rank=4), "`dt_rank`. Did you mean `step_rank`"),
     ],

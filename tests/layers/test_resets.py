@@ -238,7 +238,9 @@ def test_a_look_inside_at_masked_resets():
     assert not gates[RESET].any()
     found = layer.solve(INPUTS, mask=mask, reset=RESET, solver="newton").states
     np.testing.assert_allclose(to_numpy(found), states, **CLOSE)
-    with pytest.raises(ValueError, match=r"`reset` must have shape \(2, 9\), received \(2, 8\)"):
+    with pytest.raises(
+        ValueError, match=r"`reset` must have shape \(batch, time\) = \(2, 9\), received \(2, 8\)"
+    ):
         layer.trajectory(INPUTS, reset=RESET[:, 1:])
 
 
@@ -280,7 +282,9 @@ def test_a_stream_of_pieces_is_the_whole_sequence(model):
 
 def test_resets_of_another_shape_are_an_error():
     layer = make("min-gru")
-    with pytest.raises(ValueError, match=r"`reset` must have shape \(2, 9\), received"):
+    with pytest.raises(
+        ValueError, match=r"`reset` must have shape \(batch, time\) = \(2, 9\), received"
+    ):
         layer(INPUTS, reset=RESET[:, 1:])
 
 

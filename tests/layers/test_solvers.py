@@ -110,13 +110,13 @@ def test_a_single_step_is_that_of_the_whole(which):
 @pytest.mark.parametrize(
     ("layer", "solver", "message"),
     [
-        (CoffeeLayer, "associative", "'associative'. A recurrence that is nonlinear in its state"),
-        (S6Layer, "newton", "'newton'. A recurrence that is linear in its state takes one of"),
-        (S6Layer, Elk(), r"Elk\(.*A recurrence that is linear"),
+        (CoffeeLayer, "associative", "nonlinear in its state .*, received 'associative'"),
+        (S6Layer, "newton", "is linear in its state takes .*, received 'newton'"),
+        (S6Layer, Elk(), r"is linear in its state .*, received Elk\("),
     ],
 )
 def test_solver_of_the_other_kind(layer, solver, message):
-    with pytest.raises(ValueError, match=f"Unknown solver: {message}"):
+    with pytest.raises(ValueError, match=message):
         layer(4, solver=solver)
 
 
@@ -249,7 +249,7 @@ def test_monitor_starts_where_a_stateful_layer_is():
 def test_monitor_refuses_at_once_what_it_cannot_watch():
     with pytest.raises(TypeError, match="watches a CoffeeLayer, received S6Layer"):
         SolverMonitor(S6Layer(2), np.ones((1, 2, 3)))
-    with pytest.raises(ValueError, match="Unknown solver: 'associative'"):
+    with pytest.raises(ValueError, match="received 'associative'"):
         SolverMonitor(CoffeeLayer(2), np.ones((1, 2, 3)), solver="associative")
 
 

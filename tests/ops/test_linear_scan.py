@@ -203,7 +203,7 @@ ZEROS = {name: np.zeros_like(array) for name, array in linear_arrays((2, 5, 3)).
         ({"decay": np.zeros((1, 2, 5, 3))}, r"`decay` must broadcast.*\(1, 2, 5, 3\)"),
         ({"decay": np.zeros((2, 4, 3))}, r"`decay` must broadcast.*\(2, 4, 3\)"),
         ({"initial_state": np.zeros((2, 5, 3))}, r"`initial_state` must have shape \(2, 3\)"),
-        ({"solver": "newton"}, "Unknown solver: 'newton'"),
+        ({"solver": "newton"}, "linear in its state .*, received 'newton'"),
     ],
 )
 def test_unfit_arguments(changed, message):

@@ -121,7 +121,9 @@ def test_a_large_input_that_is_masked_does_not_reach_the_state():
 @pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, 1), (BATCH, LENGTH + 1), (1, LENGTH)])
 def test_a_mask_of_another_shape_is_an_error(scan, shape):
     arrays = coffee_arrays(SHAPE) if scan is coffee_scan else selective_arrays(SHAPE)
-    with pytest.raises(ValueError, match=r"`mask` must have shape \(2, 9\), received"):
+    with pytest.raises(
+        ValueError, match=r"`mask` must have shape \(batch, time\) = \(2, 9\), received"
+    ):
         scan(**arrays, mask=np.ones(shape, bool))
 
 

@@ -290,7 +290,7 @@ ZEROS = {name: np.zeros_like(array) for name, array in selective_arrays((2, 5, 3
         ),
         ({"skip": np.zeros((3, 1))}, r"`skip` must have shape \(3,\), received \(3, 1\)"),
         ({"delta_bias": np.zeros(4)}, r"`delta_bias` must have shape \(3,\), received \(4,\)"),
-        ({"solver": "newton"}, "Unknown solver: 'newton'"),
+        ({"solver": "newton"}, "linear in its state .*, received 'newton'"),
     ],
 )
 def test_unfit_arguments(changed, message):

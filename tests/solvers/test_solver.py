@@ -54,7 +54,7 @@ def test_solvers_never_change(kind, solver):
 @pytest.mark.parametrize("kind", ["linear", "nonlinear"])
 @pytest.mark.parametrize("identifier", ["deer", "Sequential", "", None, 7, Sequential, ["auto"]])
 def test_unknown_solver(identifier, kind):
-    message = rf"Unknown solver: .*{kind} in its state.*'auto', 'sequential'.*keras_coffee\.solvers"
+    message = rf"is {kind} in its state.*'auto', 'sequential'.*keras_coffee\.solvers, received"
     with pytest.raises(ValueError, match=message):
         solvers.get(identifier, kind)
 
@@ -64,13 +64,18 @@ def test_unknown_solver(identifier, kind):
     [("linear", "newton"), ("linear", Elk()), ("nonlinear", "associative")],
 )
 def test_solver_of_the_other_kind(kind, identifier):
-    with pytest.raises(ValueError, match=f"Unknown solver: .*{kind} in its state takes"):
+    with pytest.raises(ValueError, match=f"{kind} in its state takes .*, received"):
         solvers.get(identifier, kind)
+
+
+def test_unknown_kind():
+    with pytest.raises(ValueError, match="one of .*'linear', 'nonlinear'.*, received 'non-linear'"):
+        solvers.get("auto", "non-linear")
 
 
 def test_serialized_object_that_is_no_solver():
     config = keras.saving.serialize_keras_object(keras.initializers.Zeros())
-    with pytest.raises(ValueError, match="Unknown solver: .*Zeros.*keras_coffee.solvers"):
+    with pytest.raises(ValueError, match="of keras_coffee.solvers, received .*Zeros"):
         solvers.get(config)
 
 
