@@ -13,8 +13,9 @@ RIVALS = """\
 ## Is S6 beaten, or only badly started?
 
 Both. On induction heads S6 is beaten with every start: after 20,000 steps its best accuracy is
-0.61, after a million 0.67, and Mamba's recurrence stays at 0.50 (20,000 steps). On MNIST it was badly
-started: Mamba's recurrence has 0.972, with fewer parameters than S6 and more accuracy than COFFEE.
+0.61, after a million 0.67, and Mamba's recurrence stays at 0.50 (20,000 steps). On MNIST it was
+badly started: Mamba's recurrence has 0.972, with fewer parameters than S6 and more accuracy than
+COFFEE.
 
 A GRU and an LSTM with fewer parameters than COFFEE solve induction heads at every rate within the
 first 2,500 steps, also with a symbol of noise, for which 20,000 are too few for COFFEE. What COFFEE
