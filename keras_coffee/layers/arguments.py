@@ -54,19 +54,27 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
         )
     required = [p.name for p in taken if p.name in _NEEDED and p.default is p.empty]
     missing = [name for name in required if name not in {*names[: len(args)], *given}]
-    if missing and "units" in given:
-        raise TypeError(_no_units(layer))
-    for name in given:
-        if missing and _HERE.get(name) == missing[0]:
-            raise TypeError(
-                f"{layer.__name__} has no argument `{name}`. Did you mean `{missing[0]}`?"
-            )
-    if missing:
-        example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in required)
-        raise TypeError(
-            f"{layer.__name__} needs `{missing[0]}`, {_NEEDED[missing[0]][0]}, for example "
-            f"{layer.__name__}({example})."
-        )
+    if not missing:
+        return
+    # What was given instead. The arguments of weights are not known here.
+    for name in set(given) - {p.name for p in taken}:
+        if name == "units":
+            raise TypeError(_no_units(layer))
+        if _HERE.get(name) == missing[0]:
+            raise TypeError(_not_known(layer, name, _did_you_mean(missing[0])))
+    example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in required)
+    raise TypeError(
+        f"{layer.__name__} needs `{missing[0]}`, {_NEEDED[missing[0]][0]}, for example "
+        f"{layer.__name__}({example})."
+    )
+
+
+def _not_known(layer: type, name: str, instead: str) -> str:
+    return f"{layer.__name__} has no argument `{name}`. {instead}"
+
+
+def _did_you_mean(name: str) -> str:
+    return f"Did you mean `{name}`?"
 
 
 def _no_units(layer: type) -> str:
@@ -113,9 +121,9 @@ def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) 
         if name == "units":
             raise TypeError(_no_units(layer))
         similar = difflib.get_close_matches(_HERE.get(name, name), taken, n=1, cutoff=0.8)
-        instead = _INSTEAD.get(name) or (f"Did you mean `{similar[0]}`?" if similar else None)
+        instead = _INSTEAD.get(name) or (_did_you_mean(similar[0]) if similar else None)
         if instead:
-            raise TypeError(f"{layer.__name__} has no argument `{name}`. {instead}")
+            raise TypeError(_not_known(layer, name, instead))
 
 
 def check_not_ragged(name: str, inputs: Tensor) -> None:

@@ -16,7 +16,7 @@ from keras_coffee.cells.cell import Cell
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import DeclaredWeights
 from keras_coffee.ops import masking
-from keras_coffee.ops.arguments import as_parameter, cast, dtype_of
+from keras_coffee.ops.arguments import as_parameter, cast, check_shape, dtype_of
 from keras_coffee.ops.cell_scan import cell_scan
 from keras_coffee.ops.linear_scan import copied_step
 
@@ -187,7 +187,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         batch, _, dim = arguments.sequence_shape(type(self).__name__, inputs_shape)
         self.add_declared_weights(dim)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: dim})
-        self._dim = dim
+        self._dim, self._width = dim, self.output_size(dim)
         self._specs = self.typed_states(dim)
         self.state_size = [shape for shape, _ in self._specs]
         if self.stateful:
@@ -412,12 +412,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             )
         outputs, final = result
         arguments.check_real(f"The outputs of `scan` of {self.name!r}", outputs)
-        width = self.output_size(self._dim)
-        if tuple(outputs.shape[2:]) not in ((width,), (None,)):
-            raise ValueError(
-                f"`scan` of {type(self).__name__} must return outputs (batch, time, {width}), as "
-                f"`output_size` says, received {tuple(outputs.shape)}."
-            )
+        said = f"(batch, time, {self._width}), as `output_size` says"
+        check_shape(outputs, (None, None, self._width), f"outputs of {type(self).__name__}", said)
         return outputs, final
 
     def run_cell(

@@ -244,7 +244,7 @@ def test_no_more_weights_than_are_used():
 @pytest.mark.parametrize("make_layer", [Block, lambda mixer: MambaMixer(mixer=mixer)])
 def test_mixers_that_are_refused(make_layer):
     with pytest.raises(TypeError, match=r"received <class .*Call it, as in MinGRU\(\.\.\.\)"):
-        MambaMixer(mixer=MinGRU)
+        make_layer(MinGRU)
     with pytest.raises(TypeError, match="`mixer` must be a recurrent layer of keras_coffee.*GRU"):
         make_layer(keras.layers.GRU(3))
     flags = dict.fromkeys(

@@ -601,6 +601,7 @@ def test_a_layer_without_n_says_what_to_do(layer_class):
     [
         (MinGRU, r"MinGRU needs `units`, the width of its outputs, .* MinGRU\(units=32\)"),
         (lambda: LRU(8), r"LRU needs `n`, the number of states, .* LRU\(units=32, n=8\)"),
+        (lambda: LRU(units=8), "LRU needs `n`"),
         (lambda: LRU(n=8), "LRU needs `units`"),
         (CausalConv1D, "CausalConv1D needs `kernel_size`"),
         (Block, r"Block needs `mixer`, a recurrent layer, .* Block\(mixer=CoffeeLayer\(n=8\)\)"),

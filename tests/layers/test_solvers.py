@@ -249,7 +249,7 @@ def test_monitor_starts_where_a_stateful_layer_is():
 def test_monitor_refuses_at_once_what_it_cannot_watch():
     with pytest.raises(TypeError, match="watches a CoffeeLayer, received S6Layer"):
         SolverMonitor(S6Layer(2), np.ones((1, 2, 3)))
-    with pytest.raises(ValueError, match="received 'associative'"):
+    with pytest.raises(ValueError, match="nonlinear in its state .*, received 'associative'"):
         SolverMonitor(CoffeeLayer(2), np.ones((1, 2, 3)), solver="associative")
 
 

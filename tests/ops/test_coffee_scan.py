@@ -255,7 +255,7 @@ ZEROS = {
             {"solver": "associative"},
             r"'sequential'.*keras_coffee\.solvers, received 'associative'",
         ),
-        ({"solver": None}, "received None"),
+        ({"solver": None}, "nonlinear in its state .*, received None"),
     ],
 )
 def test_unfit_arguments(changed, message):

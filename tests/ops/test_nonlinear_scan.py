@@ -191,7 +191,10 @@ def test_scans_as_nonlinear_ones_agree():
         ({"v": np.zeros((3, 18, 1))}, r"`inputs` must have shape \(3, 19, \.\.\.\).*\(3, 18, 1\)"),
         ({"state": np.zeros((2, 2))}, r"`inputs` must have shape \(2, 19, \.\.\.\)"),
         ({"state": np.zeros(2)}, r"`initial_state` must have shape \(batch, \.\.\.\).*\(2,\)"),
-        ({"mask": np.ones((3, 18))}, r"`mask` must have shape .* = \(3, 19\), received \(3, 18\)"),
+        (
+            {"mask": np.ones((3, 18))},
+            r"`mask` must have shape \(batch, time\) = \(3, 19\), received \(3, 18\)",
+        ),
         ({"solver": "associative"}, "nonlinear in its state .*, received 'associative'"),
     ],
 )
