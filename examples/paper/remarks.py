@@ -98,7 +98,6 @@ OF_ROWS = {
         "The paper does not say how many seeds its row has."
     ),
     "table2-d1": "its minutes include pauses; the loss stands still from the first epochs on.",
-    "table3-noise2": "loss and accuracy were still improving at the time limit.",
     "plain-table1-coffee": "after one epoch the loss is still falling; seeds differ in how far.",
     "plain-table1-s6": "loss and accuracy were still improving, slowly, at the time limit.",
     "plain-table2-d4": (
