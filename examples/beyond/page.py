@@ -103,6 +103,16 @@ sees the symbol does. Most of this stands on three seeds and one learning rate; 
 where there are fewer.
 
 """
+# Written before those runs; the expectations of one layer are in `TASKS`.
+EXPECTED = """\
+**Expected of two layers.** A first layer can keep the last symbol for the second, so recall works
+with all mixers except LRU, and copying improves. Parity and flip-flop stay as they are with one
+layer.
+
+**Expected of equal states.** GRU and LSTM have far more parameters than the others then, and work
+in all three recall tasks. Elementwise layers have fewer than at equal parameters, and are worse.
+
+"""
 METHOD = f"""## How it was measured
 
 Every mixer is in the same residual block, as in Mamba but without its convolution: norm,
@@ -157,7 +167,7 @@ def page(by_row):
                 f"**{title}, accuracy in the hardest test beyond training**\n\n",
                 overview(runs, depth, equal),
             ]
-    parts += [LEGEND, OUTCOME, METHOD]
+    parts += [LEGEND, OUTCOME, EXPECTED, METHOD]
     for name, task in TASKS.items():
         parts += section(name, task, runs)
     parts += [
