@@ -34,7 +34,8 @@ def layer_lyapunov_exponent(
         mask: `(B, T)`, False at steps to skip; it is left out of the mean.
 
     Returns:
-        The exponent of the state that forgets least. -inf if some Jacobian of each is zero.
+        The exponent of the state that forgets least. -inf if every state has a step whose
+        derivative is zero.
 
     Raises:
         TypeError: if the layer is linear in its state: its exponents are means of log decay.

@@ -49,7 +49,7 @@ class ScaledNormal(keras.initializers.Initializer):
         gain: Standard deviation of a sum of m products with independent inputs of variance 1.
             Defaults to 1.
         axes: The axes that the weight is summed over. Defaults to the last one.
-        seed: As of `StandardNormal`. Defaults to `None`.
+        seed: As for `StandardNormal`. Defaults to `None`.
 
     Example:
         >>> float(np.std(ScaledNormal(gain=0.1, seed=0)((100, 64)))) < 0.02
@@ -110,7 +110,7 @@ class StepSizes(keras.initializers.Initializer):
     Args:
         smallest: Smallest Δ, positive. Defaults to 0.001.
         largest: Largest Δ. Defaults to 0.1.
-        seed: As of `StandardNormal`. Defaults to `None`.
+        seed: As for `StandardNormal`. Defaults to `None`.
 
     Raises:
         ValueError: unless 0 < smallest < largest.
@@ -155,7 +155,7 @@ class RingDecay(keras.initializers.Initializer):
     Args:
         r_min: Smallest radius, at least 0.
         r_max: Largest radius, at most 1.
-        seed: As of `StandardNormal`. Defaults to `None`.
+        seed: As for `StandardNormal`. Defaults to `None`.
 
     Raises:
         ValueError: unless 0 ≤ r_min < r_max ≤ 1.
@@ -196,7 +196,7 @@ class RingPhase(keras.initializers.Initializer):
 
     Args:
         max_phase: Largest phase, positive. Defaults to 2π.
-        seed: As of `StandardNormal`. Defaults to `None`.
+        seed: As for `StandardNormal`. Defaults to `None`.
 
     Raises:
         ValueError: unless `max_phase` is positive.
@@ -206,7 +206,7 @@ class RingPhase(keras.initializers.Initializer):
         True
 
     Reference:
-        As of `RingDecay`, section 3.4.
+        As for `RingDecay`, section 3.4.
     """
 
     def __init__(self, max_phase: float = 2 * np.pi, seed: Any = None) -> None:

@@ -20,8 +20,7 @@ FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "torch": "torch"}
 ALLOWED = {
     "_typing": set(),
     "_version": set(),
-    "_conversion": set(),
-    "backend": {"_conversion"},
+    "backend": set(),
     "initializers": {"_typing"},
     "constraints": {"_typing"},
     "callbacks": {"layers", "solvers"},
@@ -77,7 +76,7 @@ KERNELS = {"torch": {"triton"}}
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, "numpy", "cpu"])
 def test_a_backend_stands_alone(framework):
     allowed = {framework, "numpy", *KERNELS.get(framework, ()), *sys.stdlib_module_names}
-    own = ("keras_coffee._conversion.", "keras_coffee.backend.cpu.")
+    own = ("keras_coffee.backend.conversion.", "keras_coffee.backend.cpu.")
     own += (f"keras_coffee.backend.{framework}.",)
     for path in files_of(framework):
         for name in imports(path):

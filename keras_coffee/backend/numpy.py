@@ -21,12 +21,12 @@ def _scan_cell(recurrence, *tensors, recompute):
     `recompute` keeps about √T states for the gradient, and computes the others again.
     """
     sequences, weights, state = recurrence.split(tensors)
-    step, read = recurrence.functions(weights)
+    steps = recurrence.steps(weights)
     outputs = []
     for t in range(sequences[0].shape[1]):
         slices = [x[:, t] for x in sequences]
-        state = step(state, slices)
-        outputs.append(read(state, slices))
+        state = steps.step(state, slices)
+        outputs.append(steps.read(state, slices))
     return np.stack(outputs, 1), state
 
 

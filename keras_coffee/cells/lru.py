@@ -18,8 +18,7 @@ class LRUCell(LinearCell):
         y(k) = [Re x(k), Im x(k), u(k)]
 
     Inputs are the drives b(k), complex, `(..., n)`, and the layer's inputs u(k), `(..., D)`. The
-    outputs `(..., 2n + D)` are all that the layer's outputs are a real product of. |λ| < 1 for
-    every finite ν.
+    layer multiplies the outputs `(..., 2n + D)` by one real matrix. |λ| < 1 for every finite ν.
 
     Args:
         log_decay: ν, `(n,)`.

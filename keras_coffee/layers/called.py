@@ -10,10 +10,10 @@ from keras_coffee.ops.arguments import dtype_of
 
 
 def called(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
-    """What a layer gives for tensors without masks, outside of training.
+    """What a layer gives for tensors without masks.
 
-    `Layer.__call__` takes several times as long as a small layer itself. Where all that it would do
-    is to call `call`, this is done instead.
+    `Layer.__call__` takes several times as long as a small layer itself. If it would only call
+    `call`, that is called directly.
     """
     return layer.call(*args, **kwargs) if _is_plain(layer, args) else layer(*args, **kwargs)
 

@@ -39,20 +39,20 @@ class CoffeeLayer(StateSpaceLayer):
 
     Args:
         n: States per feature, a positive integer.
-        feedback: `"sigmoid"` is the model. The others are the paper's ablations: `"linear"` drops
-            the sigmoid, Δ(k) = w ⊙ x(k-1), and then never leaves the state 0, where layers start,
-            unless the gate sees the input or has a bias; None gates from the layer's own input
-            feature, Δ(k) = σ(w u(k)).
+        feedback: `"sigmoid"`, the default, is the model. The others are the paper's ablations:
+            `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1), and then never leaves the state 0,
+            where layers start, unless the gate sees the input or has a bias; None gates from the
+            layer's own input feature, Δ(k) = σ(w u(k)).
         output_filter: If True, y(k) = σ(w_γ · x(k)) C x(k), with the weight `output_gate`; nD
-            more parameters.
+            more parameters. Defaults to False.
         use_input_matrix: If True, the input enters as b u(k), with the weight `input_matrix`; nD
-            more parameters. The model before step 3 of the paper.
+            more parameters. The model before step 3 of the paper. Defaults to False.
         input_gate: `"full"` adds V u(k) to the argument of the gate, with the weight
             `gate_projection`, `(D, D)`, which multiplies the inputs from the right; D² more
             parameters. `"feature"` adds v ⊙ u(k), with `gate_projection` v, `(D,)`; D more. Both
             start from Glorot's uniform distribution. None, the default, adds nothing.
         use_gate_bias: If True, the gate has a bias β for each state, with the weight `gate_bias`,
-            `(D, n)`, which starts at 0; nD more parameters.
+            `(D, n)`, which starts at 0; nD more parameters. Defaults to False.
         start: How the weights are initialized. `"series"`, the default, is for time series: λ from
             U(-1, -0.02), so that states forget at different rates, and C from N(0, 0.01/n), so that
             outputs start small. `"paper"` is the paper's: λ = 0, so that nothing is forgotten, and

@@ -53,8 +53,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         go_backwards: If True, time runs backwards, and outputs have that order. Defaults to False.
         stateful: If True, the states at the end of a batch are where the next batch starts, until
             `reset_state()`. The batch size must be known. The states are saved with the layer.
+            Defaults to False.
         zero_output_for_mask: If True, masked steps output zeros instead of repeating the previous
-            output.
+            output. Defaults to False.
         solver: `"auto"`, `"sequential"`, a name of a solver that is parallel in time, or a solver
             of `keras_coffee.solvers`. All find the same states; docs/solvers.md compares their
             speed. Defaults to `"auto"`.
@@ -73,8 +74,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         mask: `(B, T)`, False at steps to skip: the states are held there. None: the mask that the
             inputs carry, if any.
         training: Ignored.
-        inputs_mask: Set by Keras if the inputs carry a mask and an initial state or `reset` is
-            given too. Pass `mask` yourself.
+        inputs_mask: Keras sets it if the inputs carry a mask and an initial state or `reset` is
+            given too. Use `mask` yourself.
         reset: `(B, T)`, True where a new sequence begins in a row, as in packed batches and
             episodes: the states are zero before that step, whatever came before, initial and
             carried states included, and no gradient goes back past it. At a masked step the zeros
@@ -145,7 +146,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self.solver = solver if isinstance(solver, str) else found
         self.recompute = recompute
         self._carried: list[keras.Variable] = []
-        # Of calls in Functional models Keras keeps the tensors, and not which arguments they were.
+        # Keras keeps the tensors of a symbolic call, but not which argument each was.
         self._symbolic_resets: weakref.WeakSet[keras.KerasTensor] = weakref.WeakSet()
 
     # What a subclass says.

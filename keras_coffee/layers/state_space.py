@@ -18,6 +18,7 @@ class StateSpaceLayer(RecurrentLayer):
 
     Args:
         n: States per feature, a positive integer.
+        start: How weights are initialized, a key of `STARTS`. None only if that is empty.
         **kwargs: As for `RecurrentLayer`.
 
     Raises:

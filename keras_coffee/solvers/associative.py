@@ -20,10 +20,9 @@ from keras_coffee.solvers.solver import Solver
 class Associative(Solver):
     """All states of a linear recurrence in about log2 T rounds, keeping the whole trajectory.
 
-    For recurrences that are linear in their state: `linear_scan`, `selective_scan`, `S6Layer`,
-    `LinearizedS6Layer`. Rounding errors grow with the products of the decays, which stay below 1
-    in a stable recurrence. If decays above 1 let states beyond the range of the dtype cancel, the
-    result is infinite or NaN instead of the small difference.
+    For every recurrence that is linear in its state. Rounding errors grow with the products of the
+    decays, which stay below 1 in a stable recurrence. If decays above 1 let states beyond the range
+    of the dtype cancel, the result is infinite or NaN instead of the small difference.
 
     Reference:
         G. Blelloch, "Prefix sums and their applications", 1990.

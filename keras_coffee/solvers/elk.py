@@ -39,7 +39,7 @@ class Elk(Iterative):
     Args:
         jacobian: `"full"` is ELK, with matrices in the smoother; `"diagonal"` is quasi-ELK, with
             scalars. The same for cells whose Jacobian is diagonal.
-        window, tolerance, max_iterations, initial_guess: As of `Newton`.
+        window, tolerance, max_iterations, initial_guess: As for `Newton`.
         damping: μ of the first iteration, positive.
 
     Raises:

@@ -1,7 +1,7 @@
 """A cell as backends see it: lists of tensors, and functions of them."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -105,49 +105,9 @@ class Recurrence:
         marks = dict(zip(self.marks, sequences[count:], strict=True))
         return sequences[:count], marks.get("mask"), marks.get("reset")
 
-    def functions(
-        self, weights: Tensors
-    ) -> tuple[Callable[[Tensors, Tensors], Tensors], Callable[[Tensors, Tensors], Tensor]]:
-        """`step(state, sequences)` and `read(state, sequences)` at one step, of flat lists.
-
-        The first returns the next state, which a mask may hold and a reset make start from zero;
-        the second the outputs.
-        """
-        cell, pack, pack_inputs = self.cell(weights), self.pack_state, self.pack_inputs
-        is_checked = False
-
-        def step(state: Tensors, inputs: Tensors) -> Tensors:
-            nonlocal is_checked
-            result = cell.step(pack(state), pack_inputs(inputs))
-            if is_checked:  # all steps are alike, and a check costs as much as an operation
-                return leaves_of(result)
-            self._state.check(cell, result)
-            new = leaves_of(result)
-            _check_step(self._template.cell_class, new, state)
-            is_checked = True
-            return new
-
-        def marked_step(state: Tensors, sequences: Tensors) -> Tensors:
-            inputs, mask, reset = self.unmarked(sequences)
-            if reset is not None:
-                state = [backend.where(align(reset, x), ops.zeros_like(x), x) for x in state]
-            new = step(state, inputs)
-            if mask is None:
-                return new
-            pairs = zip(new, state, strict=True)
-            return [backend.where(align(mask, x), x, old) for x, old in pairs]
-
-        def read(state: Tensors, sequences: Tensors) -> Tensor:
-            outputs = cell.read(pack(state), pack_inputs(sequences[: self._inputs.count]))
-            if not _is_tensor(outputs):
-                raise ValueError(
-                    f"`{type(cell).__name__}.read` must return one tensor, received a "
-                    f"{type(outputs).__name__}. By default it returns the state: write one that "
-                    "picks or joins its parts."
-                )
-            return outputs
-
-        return marked_step if self.marks else step, read
+    def steps(self, weights: Tensors) -> "Steps":
+        """Its steps with these weights."""
+        return Steps(self, self.cell(weights))
 
     @property
     def state_count(self) -> int:
@@ -175,6 +135,10 @@ class Recurrence:
         """Inputs of their structure."""
         return self._inputs.pack(leaves)
 
+    def check(self, cell: Cell, state: Any) -> None:
+        """Raises if the structure of a state differs from that of the initial one."""
+        self._state.check(cell, state)
+
     # For kernels.
 
     def arguments(self, sequences: Tensors, weights: Tensors) -> list[Tensor | None]:
@@ -194,6 +158,51 @@ class Recurrence:
         """Options of a kernel, by name."""
         names = self._template.cell_class.OPTIONS
         return {name: self._template.options[name] for name in names}
+
+
+class Steps:
+    """Single steps of a recurrence: the next state, and the outputs, from flat lists of tensors."""
+
+    def __init__(self, recurrence: Recurrence, cell: Any):
+        self._recurrence, self._cell = recurrence, cell
+        self._is_checked = False
+
+    def step(self, state: Tensors, sequences: Tensors) -> Tensors:
+        """The next state, which a mask may hold and a reset make start from zero."""
+        if not self._recurrence.marks:
+            return self._new_state(state, sequences)
+        inputs, mask, reset = self._recurrence.unmarked(sequences)
+        if reset is not None:
+            state = [backend.where(align(reset, x), ops.zeros_like(x), x) for x in state]
+        new = self._new_state(state, inputs)
+        if mask is None:
+            return new
+        pairs = zip(new, state, strict=True)
+        return [backend.where(align(mask, x), x, old) for x, old in pairs]
+
+    def read(self, state: Tensors, sequences: Tensors) -> Tensor:
+        """The outputs."""
+        inputs, _, _ = self._recurrence.unmarked(sequences)
+        outputs = self._cell.read(
+            self._recurrence.pack_state(state), self._recurrence.pack_inputs(inputs)
+        )
+        if not _is_tensor(outputs):
+            raise ValueError(
+                f"`{type(self._cell).__name__}.read` must return one tensor, received a "
+                f"{type(outputs).__name__}. By default it returns the state: write one that "
+                "picks or joins its parts."
+            )
+        return outputs
+
+    def _new_state(self, state: Tensors, inputs: Tensors) -> Tensors:
+        recurrence = self._recurrence
+        result = self._cell.step(recurrence.pack_state(state), recurrence.pack_inputs(inputs))
+        new = leaves_of(result)
+        if not self._is_checked:  # all steps are alike, and a check costs as much as an operation
+            recurrence.check(self._cell, result)
+            _check_step(type(self._cell), new, state)
+            self._is_checked = True
+        return new
 
 
 class _Template:
@@ -243,7 +252,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _key_of(option: Any) -> Any:
-    """Differs if options differ, although in Python 1, 1.0 and True are equal, and NaN is not."""
+    """A key that tells 1, 1.0 and True apart and finds NaN equal to NaN."""
     if isinstance(option, float):
         return option.hex()
     if isinstance(option, tuple):

@@ -50,9 +50,9 @@ class Carrier(keras.layers.Layer, abc.ABC):
             return self.call(inputs, states, reset=reset)
         return super().__call__(inputs, states, mask=mask, reset=reset)
 
-    @abc.abstractmethod
     def initial(self, batch_size: int) -> list[Tensor]:
         """The layer's own states before the first step."""
+        return keras.tree.flatten(self.layer.get_initial_state(batch_size))
 
     @abc.abstractmethod
     def advance(
@@ -123,9 +123,6 @@ class RecurrentCarrier(Carrier):
         layer.check_stream()
         super().__init__(layer, *args)
 
-    def initial(self, batch_size: int) -> list[Tensor]:
-        return keras.tree.flatten(self.layer.get_initial_state(batch_size))
-
     def advance(
         self,
         inputs: Tensor,
@@ -158,9 +155,6 @@ class KerasCarrier(Carrier):
     def build(self, inputs_shape: Shape, states_shape: Any = None) -> None:
         self.rnn.build(inputs_shape)
         super().build(inputs_shape)
-
-    def initial(self, batch_size: int) -> list[Tensor]:
-        return keras.tree.flatten(self.layer.get_initial_state(batch_size))
 
     def advance(
         self,

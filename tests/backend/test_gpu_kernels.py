@@ -37,7 +37,7 @@ def test_forward_and_backward_are_run_by_the_same_kernels(monkeypatch, shape, co
     monkeypatch.setattr(gpu_kernels.importlib, "import_module", load)
     inputs, weight = torch.zeros(shape), torch.zeros(shape[2], 2)
     for recurrence, kind in (("coffee", coffee), ("selective", selective)):
-        absent = [None] * (gpu_kernels.RECURRENCES[recurrence] - 1)
+        absent = [None] * (len(gpu_kernels.RECURRENCES[recurrence].sequences) - 1)
         tensors = [inputs, *absent, weight, None]
         module = f"triton_{kind}"
         results = gpu_kernels.scan("forward", recurrence, *tensors, None, keep=1)

@@ -53,9 +53,9 @@ class Recurrence(NamedTuple):
         return name not in self.constant
 
     def sum_of_gradient(self, name: str) -> str | None:
-        """What there are parts of the gradient by an array for, if it is a sum.
+        """Over which blocks the gradient by an array is summed, if it is.
 
-        Columns of blocks have parts of a sum over features; so many rows, over sequences.
+        Columns of blocks have parts of a sum over features; as many rows, over sequences.
         """
         return "parts" if name in self.weights else "columns" if name in self.shared else None
 

@@ -6,7 +6,7 @@ import math
 import jax
 from jax import lax
 
-from keras_coffee._conversion import is_onnx_converter_calling
+from keras_coffee.backend.conversion import is_onnx_converter_calling
 from keras_coffee.backend.jax import kernels, portable
 
 

@@ -68,9 +68,9 @@ def _step(recurrence):
     """`step(weights, state, slices) -> state, outputs`; cached, so that it is traced once."""
 
     def step(weights, state, slices):
-        advance, read = recurrence.functions(weights)
-        new = advance(state, slices)
-        return new, read(new, slices)
+        steps = recurrence.steps(weights)
+        new = steps.step(state, slices)
+        return new, steps.read(new, slices)
 
     return step
 

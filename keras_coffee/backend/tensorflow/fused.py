@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_coffee._conversion import is_exporter_calling
+from keras_coffee.backend.conversion import is_exporter_calling
 from keras_coffee.backend.cpu import kernels
 from keras_coffee.backend.tensorflow import cpu_kernels, portable, primitives
 

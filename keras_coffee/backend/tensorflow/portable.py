@@ -107,9 +107,9 @@ class _Steps:
 
     def __call__(self, weights, state, slices):
         """The next state and the outputs."""
-        step, read = self.recurrence.functions(weights)
-        new = step(state, slices)
-        return new, read(new, slices)
+        steps = self.recurrence.steps(weights)
+        new = steps.step(state, slices)
+        return new, steps.read(new, slices)
 
     def copied(self, weights, state):
         """One copy of the weights per sequence, where they may have one.

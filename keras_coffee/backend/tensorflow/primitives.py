@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_coffee._conversion import is_onnx_converter_calling
+from keras_coffee.backend.conversion import is_onnx_converter_calling
 from keras_coffee.backend.tensorflow.gradients import differentiable_once
 
 

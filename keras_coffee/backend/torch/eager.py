@@ -88,7 +88,7 @@ class _Run:
 
     def fill(self, start, stop, state):
         """The states before each of some steps, and the one after the last of them."""
-        step, _ = self.recurrence.functions(self.weights)
+        step = self.recurrence.steps(self.weights).step
         # One call for all views: an index costs as much as an operation of a step.
         steps = zip(*(x[:, start:stop].unbind(1) for x in self.sequences), strict=True)
         before = []
@@ -103,8 +103,8 @@ class _Run:
 
     def read(self, start, states):
         """The outputs `(B, K, ...)` of the states after K steps."""
-        _, read = self.recurrence.functions(self.weights)
-        outputs = read(_joined(states), self.slices(start, start + len(states)))
+        slices = self.slices(start, start + len(states))
+        outputs = self.recurrence.steps(self.weights).read(_joined(states), slices)
         return outputs.unflatten(0, (self.batch, len(states)))
 
 
@@ -146,12 +146,12 @@ class _Gradients:
         """The gradient by the state before a block, from those by outputs and the state after."""
         count = len(before)
         weights, slices = self._sources(start, start + count)
-        step, read = self.run.recurrence.functions(weights)
+        steps = self.run.recurrence.steps(weights)
         (old,) = (x.requires_grad_() for x in _joined(before))
         with torch.enable_grad():
-            (new,) = step([old], slices)
+            (new,) = steps.step([old], slices)
             state = new.detach().requires_grad_()
-            outputs = read([state], slices)
+            outputs = steps.read([state], slices)
         given = grad_outputs.flatten(0, 1)
         direct, jacobian = (
             _gradients([y], [x], [g])[0].unflatten(0, (self.run.batch, count))
@@ -188,15 +188,15 @@ class _Gradients:
         """The same, by running the block again."""
         count = grad_outputs.shape[1]
         weights, slices = self._sources(start, start + count)
-        step, read = self.run.recurrence.functions(weights)
+        steps = self.run.recurrence.steps(weights)
         state = first = [x.detach().requires_grad_() for x in first]
         states = []
         with torch.enable_grad():
-            steps = [x.unflatten(0, (self.run.batch, count)).unbind(1) for x in slices]
-            for at_step in zip(*steps, strict=True):
-                state = step(state, list(at_step))
+            views = [x.unflatten(0, (self.run.batch, count)).unbind(1) for x in slices]
+            for at_step in zip(*views, strict=True):
+                state = steps.step(state, list(at_step))
                 states.append(state)
-            outputs = read(_joined(states), slices)
+            outputs = steps.read(_joined(states), slices)
         sources = [*first, *(x for x in (*weights, *slices) if x.requires_grad)]
         given = [*grad_state, grad_outputs.flatten(0, 1)]
         grads = _gradients([*state, outputs], sources, given)

@@ -32,9 +32,9 @@ def scan_cell(recurrence, *tensors, recompute):
     def step(*tensors):
         state, rest = list(tensors[:state_count]), tensors[state_count:]
         slices, weights = list(rest[:count]), list(rest[count:])
-        advance, read = recurrence.functions(weights)
-        new = advance(state, slices)
-        return *(_copy(n) for n in new), _copy(read(new, slices))
+        steps = recurrence.steps(weights)
+        new = steps.step(state, slices)
+        return *(_copy(n) for n in new), _copy(steps.read(new, slices))
 
     *final_state, outputs = _loop(step, state, sequences, weights)
     return outputs.transpose(0, 1), final_state

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from keras_coffee.backend.cpu.kernels import RECURRENCES
+
 
 class Shape(NamedTuple):
     """The steps of a scan, its pairs of sequence and feature, and the states of each."""
@@ -62,7 +64,7 @@ def scan(direction, name, *tensors, keep, **options):
         **options: `feedback`; or `discretization` and `delta_softplus`.
     """
     grads, own = ((), tensors[:-1]) if direction == "forward" else (tensors[:3], tensors[3:])
-    count = RECURRENCES[name]
+    count = len(RECURRENCES[name].sequences)
     sequences, weights = own[:count], own[count:]
     batch, length, dim = sequences[0].shape
     driver, definition = _kernel(name, Shape(length, batch * dim, weights[0].shape[-1]))
@@ -73,10 +75,6 @@ def scan(direction, name, *tensors, keep, **options):
         definition, *grads, sequences, weights, **options
     )
     return tuple(x for x in (*of_sequences, *of_weights, of_state) if x is not None)
-
-
-# Recurrences with kernels, and how many of the tensors are sequences; the others are weights.
-RECURRENCES = {"coffee": 4, "selective": 5}
 
 
 def linear_forward(decay, inputs, state, *, reverse):

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from keras_coffee.backend.cpu import blocks
+from keras_coffee.backend.cpu.kernels import RECURRENCES
 from keras_coffee.backend.torch import cpu_kernels, gpu_kernels
 
 # Of each recurrence that has kernels: sequences, weights and options. Adding one adds a row.
@@ -109,7 +110,7 @@ _KERNELS = {"cpu": cpu_kernels, "cuda": gpu_kernels}
 
 
 class Scan(abc.ABC):
-    """A scan with its gradient. It takes the way by operators only where somebody looks at those.
+    """A scan with its gradient. It uses operators only if a compiler must see them.
 
     PyTorch's dispatcher costs more than the kernels of a small model: half of the Python of a
     training step, and two thirds of that of a call without gradients.
@@ -223,7 +224,8 @@ class _RecurrenceScan(Scan):
     def __init__(self, name):
         sequences, weights, options = _SCHEMAS[name]
         arguments, options = f"{sequences}, {weights}", f"*, {options}, int keep"
-        self.has_gradient = [not x.endswith(("mask", "reset")) for x in arguments.split(", ")]
+        definition = RECURRENCES[name]
+        self.has_gradient = [definition.has_gradient(x) for x in definition.names]
         super().__init__(
             name,
             f"({arguments}, Tensor state, {options}) -> (Tensor, Tensor, Tensor)",
