@@ -85,7 +85,7 @@ class DeclaredWeights(keras.layers.Layer):
             weight = self.add_weight(
                 name=name,
                 shape=tuple(self._length(axis, dim) for axis in spec.shape),
-                initializer=getattr(self, f"{name}_initializer"),
+                initializer=self._initializer_of(name),
                 regularizer=getattr(self, f"{name}_regularizer"),
                 constraint=getattr(self, f"{name}_constraint"),
                 # The recurrence always accumulates in float32; rounding its weights first would
@@ -93,6 +93,10 @@ class DeclaredWeights(keras.layers.Layer):
                 autocast=False,
             )
             setattr(self, name, weight)
+
+    def _initializer_of(self, name: str) -> Any:
+        """The initializer of a weight. It may read the weights that are listed before it."""
+        return getattr(self, f"{name}_initializer")
 
     def _length(self, axis: str | int, dim: int) -> int:
         if axis == "D":
