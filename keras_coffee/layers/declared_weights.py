@@ -1,5 +1,6 @@
 """Layers that list their weights, and save them by name."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
@@ -147,6 +148,17 @@ def _check_weights(layer: str, weights: Any) -> None:
             f"`WEIGHTS` of {layer} must be a dictionary of names to WeightSpecs, such as "
             f"{{'kernel': WeightSpec(('D', 3))}}, received {weights!r}."
         )
+    taken = list(filter(is_state_name, weights))
+    if taken:
+        raise ValueError(
+            f"`WEIGHTS` of {layer} name {taken[0]!r}, as files name a state that a layer carries. "
+            "Choose another name."
+        )
+
+
+def is_state_name(name: str) -> bool:
+    """Whether a name is one of those that the carried states of a layer have."""
+    return re.fullmatch(r"state(_\d+)?", name) is not None
 
 
 _RULES = {
