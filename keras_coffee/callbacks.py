@@ -6,6 +6,7 @@ import keras
 
 from keras_coffee import solvers
 from keras_coffee.layers import CoffeeLayer
+from keras_coffee.layers.kept_states import kept_states
 
 
 class StopAtTarget(keras.callbacks.Callback):
@@ -96,7 +97,7 @@ class SolverMonitor(keras.callbacks.Callback):
     `coffee_residual`, the largest; `coffee_converged`, the fraction of sequences in which every
     window converged. Growing iterations mean that the layer learns to remember for longer than its
     windows. Masks, resets, an initial state and the direction are those of the layer in the model;
-    a stateful layer starts from its present state.
+    a stateful layer starts from its present state, which does not change.
 
     Args:
         layer: A `CoffeeLayer` of the model that is trained.
@@ -144,9 +145,10 @@ class SolverMonitor(keras.callbacks.Callback):
         self._probe = keras.Model(self.model.inputs, found)
 
     def on_epoch_end(self, epoch, logs=None):
-        iterations, residual, converged = self._probe.predict(
-            self.data, batch_size=self.batch_size, verbose=0
-        )
+        with kept_states(self._probe):
+            iterations, residual, converged = self._probe.predict(
+                self.data, batch_size=self.batch_size, verbose=0
+            )
         if logs is not None:
             logs[f"{self.layer.name}_iterations"] = int(iterations.max())
             logs[f"{self.layer.name}_residual"] = float(residual.max())

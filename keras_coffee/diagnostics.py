@@ -29,7 +29,8 @@ def layer_lyapunov_exponent(
 
     Args:
         layer: A layer that has been built.
-        inputs: Its inputs u, `(B, T, D)`, some hundreds of steps for a stable figure.
+        inputs: Its inputs u, `(B, T, D)`, some hundreds of steps for a stable figure. A layer that
+            goes backwards reads them from the last step to the first.
         initial_state: x(0), `(B, D, n)`. None: zeros.
         mask: `(B, T)`, False at steps to skip; it is left out of the mean.
 
@@ -39,7 +40,7 @@ def layer_lyapunov_exponent(
 
     Raises:
         TypeError: if the layer is linear in its state: its exponents are means of log decay.
-        ValueError: if the layer is not built yet, or a shape does not fit.
+        ValueError: if the layer is not built yet, a shape does not fit, or no step counts.
 
     Example:
         >>> layer = CoffeeLayer(n=2, gate_initializer="zeros", transition_initializer="ones")
@@ -58,7 +59,7 @@ def layer_lyapunov_exponent(
         )
     if initial_state is None:
         initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]
-    inputs, mask = layer.prepare(inputs, mask)
+    inputs, mask, _ = layer.in_order(*layer.prepare(inputs, mask), None)
     return lyapunov_exponent(layer.cell(), layer.cell_inputs(inputs), initial_state, mask)
 
 
@@ -81,7 +82,7 @@ def lyapunov_exponent(
         The exponent.
 
     Raises:
-        ValueError, TypeError: as `keras_coffee.ops.nonlinear_scan`.
+        ValueError, TypeError: as `keras_coffee.ops.nonlinear_scan`, and if no step counts.
     """
     states = nonlinear_scan(cell, inputs, initial_state, mask=mask, solver="sequential").states
     if mask is not None:
@@ -97,6 +98,11 @@ def lyapunov_exponent(
         stretches = stretches.reshape(-1, *stretches.shape[2:])
     else:
         stretches = stretches[ops.convert_to_numpy(mask)]
+    if not len(stretches):
+        raise ValueError(
+            "An exponent is a mean over steps, and no step counts: `mask` is False at all of them. "
+            "It must be True at the steps of a sequence."
+        )
     with np.errstate(divide="ignore"):
         return float(np.log(stretches).mean(axis=0).max())
 

@@ -66,6 +66,33 @@ def test_the_exponent_of_a_layer_leaves_masked_steps_out():
     )
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_the_exponent_of_a_layer_that_goes_backwards_is_that_of_the_flipped_sequence(is_masked):
+    # The loud steps come first, so that the states of the two directions differ.
+    inputs = np.random.default_rng(0).normal(size=(2, 40, 3)).astype("float32")
+    inputs[:, :20] *= 10
+    mask = np.ones((2, 40), bool)
+    mask[0, 3:9] = mask[1, 31:] = False
+    masks = (mask, mask[:, ::-1]) if is_masked else (None, None)
+    layer = CoffeeLayer(4)
+    layer.build(inputs.shape)
+    backwards = CoffeeLayer(4, go_backwards=True)
+    backwards.build(inputs.shape)
+    backwards.set_weights(layer.get_weights())
+    actual = layer_lyapunov_exponent(backwards, inputs, mask=masks[0])
+    expected = layer_lyapunov_exponent(layer, inputs[:, ::-1].copy(), mask=masks[1])
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    assert abs(actual - layer_lyapunov_exponent(layer, inputs, mask=masks[0])) > 0.01
+
+
+def test_without_a_step_that_counts_there_is_no_exponent():
+    layer = CoffeeLayer(2)
+    inputs, mask = np.ones((2, 4, 3), "float32"), np.zeros((2, 4), bool)
+    layer.build(inputs.shape)
+    with pytest.raises(ValueError, match="no step counts: `mask` is False at all.*must be True at"):
+        layer_lyapunov_exponent(layer, inputs, mask=mask)
+
+
 def test_other_layers_and_layers_that_are_not_built():
     with pytest.raises(TypeError, match="`layer` must be a CoffeeLayer, received S6Layer"):
         layer_lyapunov_exponent(S6Layer(2), np.ones((1, 2, 3)))

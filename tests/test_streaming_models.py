@@ -365,6 +365,50 @@ def test_what_looks_at_other_steps_is_refused_by_name(call, named):
         Stream(of(call))
 
 
+def flipping(layer_class):
+    """A class of Keras that reads time backwards behind its own work."""
+
+    class Flip(layer_class):
+        def call(self, inputs):
+            return ops.flip(super().call(inputs), axis=1)
+
+    return Flip
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "arguments"),
+    [
+        (layers.Identity, ()),
+        (layers.Dense, (DIM,)),
+        (layers.Conv1D, (DIM, 1)),
+        (layers.Conv1D, (DIM, 2, 1, "causal")),
+    ],
+)
+def test_a_class_that_derives_from_a_known_one_is_refused(layer_class, arguments):
+    layer = flipping(layer_class)(*arguments, name="flip")
+    message = (
+        "^'flip' of type Flip may need other steps.*If it treats each step separately, list its "
+        r"class: Stream\(model, pointwise=\[\.\.\.\]\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        Stream(of(layer))
+
+
+def test_a_class_that_derives_from_a_known_one_may_be_declared():
+    class Doubled(layers.Identity):
+        def call(self, inputs):
+            return 2 * inputs
+
+    assert_streams(of(CoffeeLayer(2), Doubled()), X, BLOCKS, pointwise=[Doubled])
+
+
+@pytest.mark.parametrize("layer", [layers.SpatialDropout1D(0.5), layers.ReversibleEmbedding(6, 2)])
+def test_classes_of_keras_that_derive_from_known_ones_are_known(layer):
+    symbols = keras.Input((None,), dtype="int32")
+    x = symbols if isinstance(layer, layers.Embedding) else layers.Embedding(6, 2)(symbols)
+    assert_streams(keras.Model(symbols, CoffeeLayer(2, name="coffee")(layer(x))), TOKENS, BLOCKS)
+
+
 @pytest.mark.parametrize("key", [np.s_[:, ::-1], np.s_[:, -1], np.s_[..., 1:, :], 0])
 def test_a_slice_of_steps_is_refused(key):
     message = (

@@ -183,6 +183,23 @@ def test_a_stateful_layer_starts_from_its_state_and_keeps_it(features):
     np.testing.assert_array_equal(ops.convert_to_numpy(layer.states[0]), carried)
 
 
+@pytest.mark.parametrize("plot", [plot_state_trajectory, plot_gates])
+def test_stateful_layers_in_front_keep_their_states_too(features, plot):
+    arguments = {"return_sequences": True, "stateful": True}
+    inner = keras.Sequential([keras.layers.GRU(3, **arguments)])
+    both = keras.layers.Bidirectional(keras.layers.LSTM(3, **arguments))
+    front = [CoffeeLayer(2, stateful=True), inner, both]
+    layers = [*front, CoffeeLayer(2, name="watched")]
+    model = keras.Sequential([keras.Input(batch_shape=(1, 4, 3)), *layers])
+    model(features[:1])
+    states = [state for layer in (front[0], *front[1].layers, front[2]) for state in layer.states]
+    before = [ops.convert_to_numpy(state).copy() for state in states]
+    plot(model, features[:1], layer="watched")
+    for state, value in zip(states, before, strict=True):
+        assert value.any()
+        np.testing.assert_array_equal(ops.convert_to_numpy(state), value)
+
+
 def test_a_layer_that_goes_backwards_is_drawn_in_its_order(ih0):
     layer = CoffeeLayer(1, go_backwards=True)
     embedding = SymbolEmbedding(3, 2)

@@ -1,5 +1,6 @@
 """Layers that list their weights, and save them by name."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
@@ -85,7 +86,7 @@ class DeclaredWeights(keras.layers.Layer):
             weight = self.add_weight(
                 name=name,
                 shape=tuple(self._length(axis, dim) for axis in spec.shape),
-                initializer=getattr(self, f"{name}_initializer"),
+                initializer=self._initializer_of(name),
                 regularizer=getattr(self, f"{name}_regularizer"),
                 constraint=getattr(self, f"{name}_constraint"),
                 # The recurrence always accumulates in float32; rounding its weights first would
@@ -93,6 +94,10 @@ class DeclaredWeights(keras.layers.Layer):
                 autocast=False,
             )
             setattr(self, name, weight)
+
+    def _initializer_of(self, name: str) -> Any:
+        """The initializer of a weight. It may read the weights that are listed before it."""
+        return getattr(self, f"{name}_initializer")
 
     def _length(self, axis: str | int, dim: int) -> int:
         if axis == "D":
@@ -143,6 +148,17 @@ def _check_weights(layer: str, weights: Any) -> None:
             f"`WEIGHTS` of {layer} must be a dictionary of names to WeightSpecs, such as "
             f"{{'kernel': WeightSpec(('D', 3))}}, received {weights!r}."
         )
+    taken = list(filter(is_state_name, weights))
+    if taken:
+        raise ValueError(
+            f"`WEIGHTS` of {layer} name {taken[0]!r}, as files name a state that a layer carries. "
+            "Choose another name."
+        )
+
+
+def is_state_name(name: str) -> bool:
+    """Whether a name is one of those that the carried states of a layer have."""
+    return re.fullmatch(r"state(_\d+)?", name) is not None
 
 
 _RULES = {

@@ -125,12 +125,14 @@ class LRU(RecurrentLayer):
     def output_size(self, dim: int) -> int:
         return self.units
 
-    def build(self, inputs_shape: Shape, initial_state_shape: Any = None) -> None:
-        super().build(inputs_shape, initial_state_shape)
-        if self.log_scale_initializer is None:
-            # Not by log(1 - |λ|²), which has no digits left where |λ| is next to 1.
-            exponent = -2 * ops.exp(ops.cast(self.log_decay, self.state_dtype))
-            self.log_scale.assign(0.5 * ops.log(-ops.expm1(exponent)))
+    def _initializer_of(self, name: str) -> Any:
+        is_of_ring = name == "log_scale" and self.log_scale_initializer is None
+        return self._scale_of_ring if is_of_ring else super()._initializer_of(name)
+
+    def _scale_of_ring(self, shape: Shape, dtype: str) -> Tensor:
+        # Not by log(1 - |λ|²), which has no digits left where |λ| is next to 1.
+        exponent = -2 * ops.exp(ops.cast(self.log_decay, self.state_dtype))
+        return ops.cast(0.5 * ops.log(-ops.expm1(exponent)), dtype)
 
     def scan(
         self, inputs: Tensor, initial_state: Any, mask: Tensor | None, reset: Tensor | None = None

@@ -2,7 +2,6 @@
 
 import abc
 import inspect
-import re
 import weakref
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
@@ -14,7 +13,7 @@ from keras_coffee import backend, solvers
 from keras_coffee._typing import Shape, Tensor, is_integer
 from keras_coffee.cells.cell import Cell
 from keras_coffee.layers import arguments
-from keras_coffee.layers.declared_weights import DeclaredWeights
+from keras_coffee.layers.declared_weights import DeclaredWeights, is_state_name
 from keras_coffee.ops import masking
 from keras_coffee.ops.arguments import as_parameter, cast, check_shape, dtype_of
 from keras_coffee.ops.cell_scan import cell_scan
@@ -43,7 +42,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     This class handles masks, states, statefulness, both directions, streaming and saving, as Keras'
     recurrent layers do. A subclass declares its states (`state_specs`) and the width of its outputs
     (`output_size`), and computes in `scan`. It lists its weights in `WEIGHTS`, or makes them in
-    `build` by `add_weight`, each with a unique name, under which it is saved.
+    `build` by `add_weight`, each with a unique name, under which it is saved. `state`, `state_0`
+    and so on are the names of carried states.
 
     Args:
         return_sequences: If True, all outputs are returned, else only the last one. Defaults to
@@ -285,7 +285,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         carried = [weights.pop(state.name) for state in self._carried]
         # States are not part of the match: a stateless layer takes the weights of a stateful one
         # and the other way round, and a layer for another batch starts from zeros.
-        saved = {key for key in store.keys() if not re.fullmatch(r"state(_\d+)?", key)}
+        saved = {key for key in store.keys() if key in weights or not is_state_name(key)}
         if saved != set(weights):
             raise ValueError(
                 f"{self.name!r} has the weights {list(weights)}, but {sorted(saved)} were saved. "
@@ -520,7 +520,12 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         if mask is not None and self.go_backwards:
             # The outputs come in the order of processing, and so does their mask.
             mask = ops.flip(mask, axis=1)
-        return [mask, *(None for _ in self.state_size)] if self.return_state else mask
+        if not self.return_state:
+            return mask
+        # How many states there are does not depend on the features, unknown before the layer is
+        # built.
+        states = self.state_size if self.built else self.state_specs(1)
+        return [mask, *(None for _ in states)]
 
     def compute_output_shape(
         self, inputs_shape: Shape, initial_state_shape: Any = None

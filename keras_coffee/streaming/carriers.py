@@ -202,7 +202,7 @@ def carrier_class(layer: Any) -> type[Carrier] | None:
         return RecurrentCarrier
     if isinstance(layer, keras.layers.RNN) and not isinstance(layer, _CONVOLUTIONAL):
         return KerasCarrier
-    if isinstance(layer, keras.layers.Conv1D) and _is_causal(layer):
+    if type(layer) is keras.layers.Conv1D and _is_causal(layer):
         return CausalCarrier
     return None
 

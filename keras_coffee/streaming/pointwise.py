@@ -8,11 +8,11 @@ from keras_coffee.layers.softmin_logits import SoftminLogits
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 from keras_coffee.streaming.call import Call, has_time, symbols_of
 
-# Where one has an axis, it must be another than those of the batch and of time.
-_LAYERS: tuple[type, ...] = (
-    SoftminLogits,
-    SymbolEmbedding,
-    *(
+# Where one has an axis, it must be another than those of the batch and of time. No classes that
+# derive from them: their `call` may do anything.
+_LAYERS = frozenset(
+    [SoftminLogits, SymbolEmbedding]
+    + [
         getattr(keras.layers, name)
         for name in (
             "Activation",
@@ -42,12 +42,14 @@ _LAYERS: tuple[type, ...] = (
             "ReversibleEmbedding",
             "Softmax",
             "SpatialDropout1D",
+            "SpatialDropout2D",
+            "SpatialDropout3D",
             "Subtract",
             "TimeDistributed",
             "UnitNormalization",
         )
         if hasattr(keras.layers, name)
-    ),
+    ]
 )
 
 # Operations, such as `x + y` makes in a Functional model; their classes are public by name alone.
@@ -118,10 +120,10 @@ def _advice(operation: Any) -> str:
 
 
 def _is_known(operation: Any) -> bool:
-    if isinstance(operation, keras.layers.Conv1D):
+    if type(operation) is keras.layers.Conv1D:
         return operation.kernel_size == operation.strides == (1,)
     if isinstance(operation, keras.layers.Layer):
-        return isinstance(operation, _LAYERS)
+        return type(operation) in _LAYERS
     return type(operation).__name__ in _OPERATIONS
 
 

@@ -40,7 +40,8 @@ class Stream:
             `SimpleRNN`), not backwards; `Conv1D` with `padding="causal"` and `strides=1`; layers
             and operations that treat each step separately, such as `Dense`, `LayerNormalization`,
             `Concatenate` or `x + y`; and further models of those.
-        pointwise: Your classes of layers that treat each step separately.
+        pointwise: Your classes of layers that treat each step separately, also those that derive
+            from a layer named above.
 
     Raises:
         TypeError: if the model is neither.

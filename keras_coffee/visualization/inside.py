@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_coffee.layers import CoffeeLayer, SoftminLogits
+from keras_coffee.layers.kept_states import kept_states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,9 @@ def _layer_inputs(model, layer, batches):
     given = layer.symbolic_arguments()
     features, mask = _Probe()(given["inputs"])
     wanted = {"mask": mask} | given | {"inputs": features}
-    found = _connected(model.inputs, wanted, model, layer)(batches, training=False)
+    part = _connected(model.inputs, wanted, model, layer)
+    with kept_states(part):
+        found = part(batches, training=False)
     return tuple(found.get(name) for name in ("inputs", "mask", "initial_state", "reset"))
 
 

@@ -129,6 +129,23 @@ def test_the_scale_of_lru_starts_right_where_decays_are_next_to_1():
     np.testing.assert_allclose(to_numpy(layer.log_scale), 0.5 * np.log(2 * rates), rtol=1e-5)
 
 
+@pytest.mark.parametrize("start", ["fit", "predict", "call", "build"])
+def test_the_scale_of_lru_starts_right_however_the_layer_is_built(start):
+    # Without keras.Input Keras makes the weights first, and draws their values later.
+    layer = LRU(4, n=6)
+    model, inputs = keras.Sequential([layer]), random_inputs(BATCH, 3, DIM)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    {
+        "fit": lambda: model.fit(inputs, np.ones((BATCH, 3, 4)), verbose=0),
+        "predict": lambda: model.predict(inputs, verbose=0),
+        "call": lambda: model(inputs),
+        "build": lambda: model.build(inputs.shape),
+    }[start]()
+    squares = np.exp(-2 * np.exp(np.float64(to_numpy(layer.log_decay))))
+    expected = 0.5 * np.log(1 - squares)
+    np.testing.assert_allclose(to_numpy(layer.log_scale), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_scale_of_ones_own_replaces_that_of_the_ring():
     layer = LRU(2, n=3, log_scale_initializer="zeros")
     layer.build((None, None, 2))

@@ -6,6 +6,7 @@ import pytest
 from gradients import value_and_gradients
 from keras import ops
 from recurrent import (
+    CASES,
     WITH_TWO_STATES,
     make,
     random_inputs,
@@ -180,6 +181,16 @@ def test_a_mask_is_used_and_passed_on_in_the_order_of_the_outputs(go_backwards):
     expected = layer(vectors, mask=TOKENS != 0)
     np.testing.assert_array_equal(actual, to_numpy(expected))
     assert not np.allclose(actual, to_numpy(layer(vectors)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_masks_of_outputs_and_states_are_known_before_a_layer_is_built(name):
+    fresh = make(name, return_state=True)
+    mask, *of_states = fresh.compute_mask(None, MASK)
+    assert mask is MASK
+    assert of_states == [None] * len(fresh.state_specs(DIM))
+    assert not fresh.built
+    assert make(name).compute_mask(None, None) is None
 
 
 @pytest.mark.parametrize("symbolic", [False, True])

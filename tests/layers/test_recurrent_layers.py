@@ -377,6 +377,10 @@ def test_states_that_are_not_declared_are_an_error(specs):
         ({"w": (3,)}, TypeError, r"`WEIGHTS` of Weighed must be .*, received {'w': \(3,\)}"),
         ([WeightSpec((3,))], TypeError, "`WEIGHTS` of Weighed must be a dictionary of names"),
         ({"w": WeightSpec(("units",))}, AttributeError, "name the axis 'units': set self.units"),
+        *(
+            ({name: WeightSpec((3,))}, ValueError, f"name '{name}'.*carries. Choose another name")
+            for name in ("state", "state_1")
+        ),
     ],
 )
 def test_weights_that_are_not_declared_are_an_error(weights, error, message):
@@ -415,6 +419,17 @@ def test_weights_made_by_hand_and_those_of_layers_inside_are_saved(tmp_path):
     models[1].load_weights(tmp_path / "model.weights.h5")
     first, second = (ops.convert_to_numpy(model(inputs)) for model in models)
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["state", "state_2"])
+def test_a_weight_made_by_hand_may_be_named_as_a_state_that_the_layer_has_not(name, tmp_path):
+    layers = [randomized(Inner(4, second=name, stateful=True), batch=2), Inner(4, second=name)]
+    models = [keras.Sequential([keras.Input(batch_shape=(2, None, 3)), x]) for x in layers]
+    models[0].save_weights(tmp_path / "model.weights.h5")
+    models[1].load_weights(tmp_path / "model.weights.h5")
+    first, second = (ops.convert_to_numpy(layer.other) for layer in layers)
+    np.testing.assert_array_equal(first, second)
+    assert first.any()
 
 
 def test_two_weights_of_one_name_cannot_be_saved(tmp_path):

@@ -246,6 +246,31 @@ def test_monitor_starts_where_a_stateful_layer_is():
     assert expected != int(to_numpy(layer.solve(x).iterations).max())
 
 
+class States(keras.callbacks.Callback):
+    """Copies the carried states of layers at the end of each epoch."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers, self.seen = layers, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append([to_numpy(layer.states[0]).copy() for layer in self.layers])
+
+
+def test_monitor_changes_no_carried_state():
+    x, y = data()
+    layers = [CoffeeLayer(2, stateful=True), CoffeeLayer(4, solver="newton", stateful=True)]
+    model = keras.Sequential([keras.Input(batch_shape=SHAPE), *layers])
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    before, after = States(*layers), States(*layers)
+    callbacks = [before, SolverMonitor(layers[1], x, batch_size=4), after]
+    model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+    for states, same in zip(before.seen, after.seen, strict=True):
+        for state, other in zip(states, same, strict=True):
+            assert state.any()
+            np.testing.assert_array_equal(other, state)
+
+
 def test_monitor_refuses_at_once_what_it_cannot_watch():
     with pytest.raises(TypeError, match="watches a CoffeeLayer, received S6Layer"):
         SolverMonitor(S6Layer(2), np.ones((1, 2, 3)))
