@@ -1,6 +1,7 @@
 """Cells of a user's own: values and gradients against float64 loops, and what is refused."""
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import keras
@@ -113,14 +114,43 @@ class PlainCell(LinearCell):
         return self.decay, inputs
 
 
+@dataclasses.dataclass(frozen=True)
+class PermutedCell(Cell):
+    """Integers for a weight, beside numbers."""
+
+    order: Any
+    gain: Any
+
+    def step(self, state, inputs):
+        return wave(self.gain * ops.take(state, self.order, axis=-1)) + inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class ConnectedCell(Cell):
+    """Booleans for a weight, and weights that may be copied."""
+
+    gain: Any
+    keep: Any
+
+    structure = "diagonal"
+    broadcasts = True
+
+    def step(self, state, inputs):
+        return wave(ops.where(self.keep, self.gain * state, state)) + inputs
+
+
 class Case(NamedTuple):
-    """A cell by its class, its step and read in NumPy, and arrays: inputs, weights and state."""
+    """A cell by its class, its step and read in NumPy, and arrays: inputs, weights and state.
+
+    `fixed`: weights that have no gradient.
+    """
 
     cell: Any
     step: Any
     read: Any
     arrays: dict
     is_packed: bool = False
+    fixed: Any = MappingProxyType({})
 
 
 def memory():
@@ -187,6 +217,29 @@ def complex_outputs():
     return case._replace(read=lambda w, state, x: state)
 
 
+SHAPES = {"inputs": (BATCH, LENGTH, 4), "gain": (4,), "state": (BATCH, 4)}
+
+
+def permuted():
+    order = np.array([2, 0, 3, 0], "int32")
+
+    def step(w, state, x):
+        return wave(w["gain"] * state[:, order]) + x["inputs"]
+
+    arrays = _normal(np.random.default_rng(4), SHAPES)
+    return Case(PermutedCell, step, lambda w, state, x: state, arrays, fixed={"order": order})
+
+
+def connected():
+    keep = np.array([True, False, True, False])
+
+    def step(w, state, x):
+        return wave(np.where(keep, w["gain"] * state, state)) + x["inputs"]
+
+    arrays = _normal(np.random.default_rng(5), SHAPES)
+    return Case(ConnectedCell, step, lambda w, state, x: state, arrays, fixed={"keep": keep})
+
+
 CASES = {
     "memory": memory,
     "leaky": leaky,
@@ -194,6 +247,8 @@ CASES = {
     "rotation": rotation,
     "complex": lambda: rotation(ComplexCell),
     "complex outputs": complex_outputs,
+    "permuted": permuted,
+    "connected": connected,
 }
 
 
@@ -204,7 +259,8 @@ def _normal(generator, shapes):
 def scan(case, arrays, **options):
     """`cell_scan` on arrays by name: outputs, then the parts of the final state."""
     names = [field.name for field in dataclasses.fields(case.cell)]
-    cell = case.cell(**{k: ops.convert_to_tensor(arrays[k]) for k in names if k in arrays})
+    weights = {**arrays, **case.fixed}
+    cell = case.cell(**{k: ops.convert_to_tensor(weights[k]) for k in names if k in weights})
     inputs, state = parts(case, arrays)
     outputs, final_state = cell_scan(cell, inputs, state, **options)
     return outputs, *keras.tree.flatten(final_state)
