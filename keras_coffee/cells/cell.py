@@ -15,8 +15,9 @@ class Cell:
         x(k) = f(x(k-1), u(k)),   y(k) = g(x(k), u(k))
 
     Subclass it as a frozen dataclass and write `step` in `keras.ops`. Fields that hold tensors are
-    the weights, and gradients flow to them. All other fields are options, and must be hashable.
-    State, inputs and outputs are tensors, or nested tuples, lists and dictionaries of tensors.
+    the weights, and gradients flow to them, except to integers and booleans. All other fields are
+    options, and must be hashable. State, inputs and outputs are tensors, or nested tuples, lists
+    and dictionaries of tensors.
 
     `step` and `read` get the tensors of one step, `(B, ...)`, and must treat each element of the
     batch alike: backends also pass them several steps at once, as a longer batch. Parallel solvers

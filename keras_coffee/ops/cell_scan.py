@@ -34,7 +34,7 @@ def cell_scan(
 
     Args:
         cell: The recurrence f and its output g: a `keras_coffee.cells.Cell`. Its weights are
-            tensors of the state's dtype.
+            tensors of the state's dtype, or of integers or booleans, which have no gradient.
         inputs: u, `(B, T, ...)`, T ≥ 1: a tensor, or a nested tuple, list or dictionary of them.
             float16 and bfloat16 are cast to the dtype of the state.
         initial_state: x(0), `(B, ...)`, likewise; float32, float64 or complex. The recurrence runs
@@ -57,7 +57,8 @@ def cell_scan(
     Raises:
         ValueError: if a shape does not fit, T is 0, `step` returns a state of another shape or
             dtype, `solver` is unknown, or `recompute` meets a parallel solver.
-        TypeError: if `cell` is no `Cell`, the state has another dtype, or a tensor is symbolic.
+        TypeError: if `cell` is no `Cell`, the state has another dtype, or is complex for `"elk"`, or
+            a tensor is symbolic.
 
     Example:
         >>> from keras_coffee.cells import ElmanCell

@@ -12,6 +12,7 @@ import pytest
 from nightly import IS_THOROUGH
 
 from keras_coffee import CoffeeLayer
+from keras_coffee.layers import MinGRU
 
 BACKEND = keras.config.backend()
 WORKER = Path(__file__).with_name("worker.py")
@@ -144,6 +145,24 @@ def test_a_program_of_one_length_refuses_others(tmp_path):
     )
     with pytest.raises(AssertionError, match="Guard failed"):
         program(inputs)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX keeps traces by shape")
+@pytest.mark.filterwarnings("ignore")
+def test_a_call_and_a_conversion_to_onnx_leave_each_other_alone():
+    import jax
+    import jax2onnx
+    import onnxruntime
+
+    layer, called, converted = MinGRU(2), (2, 6, 3), (2, 7, 3)
+    layer(np.ones(called, "float32"))
+    for shape in (called, converted):
+        session = onnxruntime.InferenceSession(jax2onnx.to_onnx(layer, [shape]).SerializeToString())
+        inputs = np.random.default_rng(0).normal(size=shape).astype("float32")
+        (outputs,) = session.run(None, {session.get_inputs()[0].name: inputs})
+        np.testing.assert_allclose(outputs, layer(inputs), rtol=0, atol=1e-6)
+        # The layer itself runs in the kernels, before a conversion and after.
+        assert "keras_coffee_linear_forward" in str(jax.make_jaxpr(layer)(inputs))
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only there must a trace be told apart")

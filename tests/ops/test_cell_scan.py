@@ -1,6 +1,7 @@
 """Cells of a user's own: values and gradients against float64 loops, and what is refused."""
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import keras
@@ -14,6 +15,7 @@ from scans import differentiate, precision
 
 from keras_coffee.cells import Cell, CoffeeCell, LinearCell
 from keras_coffee.ops import cell_scan
+from keras_coffee.solvers import Newton
 
 BATCH, LENGTH = 3, 11
 IDS = np.random.default_rng(7).integers(0, 4, size=(BATCH, LENGTH)).astype("int32")
@@ -113,14 +115,58 @@ class PlainCell(LinearCell):
         return self.decay, inputs
 
 
+@dataclasses.dataclass(frozen=True)
+class PermutedCell(Cell):
+    """Integers for a weight, beside numbers."""
+
+    order: Any
+    gain: Any
+
+    def step(self, state, inputs):
+        return wave(self.gain * ops.take(state, self.order, axis=-1)) + inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class ConnectedCell(Cell):
+    """Booleans for a weight, and weights that may be copied."""
+
+    gain: Any
+    keep: Any
+
+    structure = "diagonal"
+    broadcasts = True
+
+    def step(self, state, inputs):
+        return wave(ops.where(self.keep, self.gain * state, state)) + inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class SquaringCell(Cell):
+    """Complex, not linear, with a Jacobian."""
+
+    factor: Any
+
+    structure = "diagonal"
+
+    def step(self, state, inputs):
+        return self.factor * state * state + inputs
+
+    def jacobian(self, state, inputs):
+        return 2 * self.factor * state
+
+
 class Case(NamedTuple):
-    """A cell by its class, its step and read in NumPy, and arrays: inputs, weights and state."""
+    """A cell by its class, its step and read in NumPy, and arrays: inputs, weights and state.
+
+    `fixed`: weights that have no gradient.
+    """
 
     cell: Any
     step: Any
     read: Any
     arrays: dict
     is_packed: bool = False
+    fixed: Any = MappingProxyType({})
 
 
 def memory():
@@ -172,8 +218,7 @@ def symbols():
 def rotation(cell=RotationCell):
     generator = np.random.default_rng(3)
     shapes = {"inputs": (BATCH, LENGTH, 3), "decay": (3,), "state": (BATCH, 3)}
-    real, imaginary = (_normal(generator, shapes) for _ in range(2))
-    arrays = {k: (real[k] + 1j * imaginary[k]).astype("complex64") for k in shapes}
+    arrays = _complex(generator, shapes)
     arrays["decay"] /= abs(arrays["decay"])
 
     def step(w, state, x):
@@ -187,6 +232,39 @@ def complex_outputs():
     return case._replace(read=lambda w, state, x: state)
 
 
+def squaring():
+    shapes = {"inputs": (BATCH, LENGTH, 3), "factor": (3,), "state": (BATCH, 3)}
+    arrays = {k: 0.3 * a for k, a in _complex(np.random.default_rng(6), shapes).items()}
+
+    def step(w, state, x):
+        return w["factor"] * state * state + x["inputs"]
+
+    return Case(SquaringCell, step, lambda w, state, x: state, arrays)
+
+
+SHAPES = {"inputs": (BATCH, LENGTH, 4), "gain": (4,), "state": (BATCH, 4)}
+
+
+def permuted():
+    order = np.array([2, 0, 3, 0], "int32")
+
+    def step(w, state, x):
+        return wave(w["gain"] * state[:, order]) + x["inputs"]
+
+    arrays = _normal(np.random.default_rng(4), SHAPES)
+    return Case(PermutedCell, step, lambda w, state, x: state, arrays, fixed={"order": order})
+
+
+def connected():
+    keep = np.array([True, False, True, False])
+
+    def step(w, state, x):
+        return wave(np.where(keep, w["gain"] * state, state)) + x["inputs"]
+
+    arrays = _normal(np.random.default_rng(5), SHAPES)
+    return Case(ConnectedCell, step, lambda w, state, x: state, arrays, fixed={"keep": keep})
+
+
 CASES = {
     "memory": memory,
     "leaky": leaky,
@@ -194,6 +272,9 @@ CASES = {
     "rotation": rotation,
     "complex": lambda: rotation(ComplexCell),
     "complex outputs": complex_outputs,
+    "squaring": squaring,
+    "permuted": permuted,
+    "connected": connected,
 }
 
 
@@ -201,10 +282,16 @@ def _normal(generator, shapes):
     return {k: generator.normal(size=shape).astype("float32") for k, shape in shapes.items()}
 
 
+def _complex(generator, shapes):
+    real, imaginary = (_normal(generator, shapes) for _ in range(2))
+    return {k: (real[k] + 1j * imaginary[k]).astype("complex64") for k in shapes}
+
+
 def scan(case, arrays, **options):
     """`cell_scan` on arrays by name: outputs, then the parts of the final state."""
     names = [field.name for field in dataclasses.fields(case.cell)]
-    cell = case.cell(**{k: ops.convert_to_tensor(arrays[k]) for k in names if k in arrays})
+    weights = {**arrays, **case.fixed}
+    cell = case.cell(**{k: ops.convert_to_tensor(weights[k]) for k in names if k in weights})
     inputs, state = parts(case, arrays)
     outputs, final_state = cell_scan(cell, inputs, state, **options)
     return outputs, *keras.tree.flatten(final_state)
@@ -279,8 +366,16 @@ def expected():
 )
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, is_masked, recompute, expected):
-    case, cotangents, results, gradients = expected(name, is_masked)
-    options = {"recompute": recompute, "mask": MASK if is_masked else None}
+    assert_as_expected(*expected(name, is_masked), is_masked, recompute=recompute)
+
+
+def test_complex_states_of_newtons_method(expected):
+    # In windows that do not divide the length.
+    assert_as_expected(*expected("squaring", True), True, solver=Newton(window=8))
+
+
+def assert_as_expected(case, cotangents, results, gradients, is_masked, **options):
+    options["mask"] = MASK if is_masked else None
     arrays = {k: widened(a) for k, a in case.arrays.items()}
     with precision("float64"):
         actual, actual_gradients = differentiate(
@@ -523,3 +618,10 @@ def test_parallel_solvers_need_a_state_that_is_one_tensor():
 def test_a_cell_without_a_jacobian_has_no_parallel_solver():
     with pytest.raises(NotImplementedError, match="has no `jacobian`"):
         cell_scan(LeakyCell(ops.convert_to_tensor(STATE[0])), INPUTS, STATE, solver="newton")
+
+
+def test_elk_refuses_complex_states():
+    case = squaring()
+    message = r"Elk needs a real state, received complex64\. Choose the solver 'newton' or"
+    with pytest.raises(TypeError, match=message):
+        scan(case, case.arrays, solver="elk")

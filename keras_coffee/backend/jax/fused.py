@@ -82,11 +82,16 @@ def is_converted_to_onnx():
     return is_onnx_converter_calling()
 
 
-@functools.partial(jax.jit, static_argnames="reverse")
 def linear_scan(decay, inputs, initial_state, *, reverse):
     """All states `(B, T, ...)` of h_t = a_t h_{t-1} + b_t, real or complex."""
+    # Asked outside of `jax.jit`, which would keep the answer for later calls.
     if is_converted_to_onnx():
         return portable.linear_forward(decay, inputs, initial_state, reverse=reverse)[0]
+    return _compiled_linear_scan(decay, inputs, initial_state, reverse=reverse)
+
+
+@functools.partial(jax.jit, static_argnames="reverse")
+def _compiled_linear_scan(decay, inputs, initial_state, *, reverse):
     return _linear_scan(reverse, *_alike(decay, inputs, initial_state))
 
 

@@ -36,11 +36,12 @@ def backward(grad_outputs, *rest, recurrence, keep):
     if recurrence.broadcasts:
         # One copy of the weights per sequence: their gradients are then added elementwise over
         # time, and summed over the batch once.
-        shapes = [w.shape for w in weights]
-        weights = [_copies(w, batch, state[0].ndim) for w in weights]
+        shapes = [w.shape for w in _moving(weights)]
+        copies = [_copies(w, batch, state[0].ndim) for w in _moving(weights)]
+        weights = _filled(weights, copies)
     step, sequences = _step(recurrence), _time_major(sequences)
     starts = [x.reshape(-(-length // keep), *s.shape) for x, s in zip(kept, state, strict=True)]
-    carry = list(grad_final), [jnp.zeros_like(w) for w in weights]
+    carry = list(grad_final), [jnp.zeros_like(w) for w in _moving(weights)]
     slices = starts, sequences, jnp.swapaxes(grad_outputs, 0, 1)
     if keep == 1:
         carry, grads = _back(step, weights, carry, *slices)
@@ -61,6 +62,17 @@ def _copies(weight, batch, rank):
 
 def is_differentiable(x):
     return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _moving(tensors):
+    """Those that can have a gradient."""
+    return [x for x in tensors if is_differentiable(x)]
+
+
+def _filled(tensors, moving):
+    """The tensors with others in the places of those that can have a gradient."""
+    rest = iter(moving)
+    return [next(rest) if is_differentiable(x) else x for x in tensors]
 
 
 @functools.cache
@@ -115,13 +127,11 @@ def _back(step, weights, carry, states, sequences, grad_outputs):
     def body(carry, slices):
         grad_state, grad_weights = carry
         state, inputs, grad_outputs = slices
-        moving = [x for x in inputs if is_differentiable(x)]
 
-        def of(weights, state, moving):
-            rest = iter(moving)
-            return step(weights, state, [next(rest) if is_differentiable(x) else x for x in inputs])
+        def of(moving_weights, state, moving_inputs):
+            return step(_filled(weights, moving_weights), state, _filled(inputs, moving_inputs))
 
-        _, vjp = jax.vjp(of, weights, state, moving)
+        _, vjp = jax.vjp(of, _moving(weights), state, _moving(inputs))
         grad_weights_t, grad_state, grad_inputs = vjp((list(grad_state), grad_outputs))
         return (grad_state, jax.tree.map(jnp.add, grad_weights, grad_weights_t)), grad_inputs
 

@@ -81,18 +81,23 @@ def scan(recurrence, recompute, *tensors):
     def backward(kept, tensors, grads):
         step, sequences, weights, _ = split(tensors)
         grad_outputs, *grad_state = grads
-        totals = [tf.zeros_like(w) for w in step.copied(weights, grad_state)]
-        arrays = [_array(tf.shape(x)[0], x[0]) for x in sequences if is_differentiable(x)]
+        totals = [tf.zeros_like(w) for w in _moving(step.copied(weights, grad_state))]
+        arrays = [_array(tf.shape(x)[0], x[0]) for x in _moving(sequences)]
         start = grad_state, totals, arrays
         grad_state, totals, arrays = run_back(
             step, weights, kept, sequences, _swap(grad_outputs), *start
         )
         if recurrence.broadcasts:
-            pairs = zip(totals, weights, strict=True)
+            pairs = zip(totals, _moving(weights), strict=True)
             totals = [tf.reshape(tf.reduce_sum(g, 0), w.shape) for g, w in pairs]
         return [*(_swap(x.stack()) for x in arrays), *totals, *grad_state]
 
     return differentiable_once(forward, backward, *tensors)
+
+
+def _moving(tensors):
+    """Those that can have a gradient."""
+    return [x for x in tensors if is_differentiable(x)]
 
 
 def _swap(x):
@@ -115,13 +120,17 @@ class _Steps:
         """One copy of the weights per sequence, where they may have one.
 
         Their gradients are then added elementwise over time, and summed over the batch once.
+        Integers and booleans have none, and are not copied.
         """
         if not self.recurrence.broadcasts:
             return weights
         batch, rank = tf.shape(state[0])[:1], state[0].shape.rank
-        shapes = [[1] * max(0, rank - 1 - w.shape.rank) + list(w.shape) for w in weights]
-        pairs = zip(weights, shapes, strict=True)
-        return [tf.broadcast_to(tf.reshape(w, s), tf.concat([batch, s], 0)) for w, s in pairs]
+
+        def copies(w):
+            shape = [1] * max(0, rank - 1 - w.shape.rank) + list(w.shape)
+            return tf.broadcast_to(tf.reshape(w, shape), tf.concat([batch, shape], 0))
+
+        return [copies(w) if is_differentiable(w) else w for w in weights]
 
     def outputs(self, weights, state, sequences):
         """An array for the outputs of all steps."""
@@ -209,11 +218,11 @@ def _backward(
 
     def body(t, grad_state, totals, arrays):
         slices = [x[t] for x in sequences]
-        moving = [x for x in slices if is_differentiable(x)]
-        sources = [step.copied(weights, grad_state), [x[t - start] for x in states], moving]
+        copies = step.copied(weights, grad_state)
+        sources = [_moving(copies), [x[t - start] for x in states], _moving(slices)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            target = step(sources[0], sources[1], slices)
+            target = step(copies, sources[1], slices)
         grad_weights, grad_state, grad_inputs = tape.gradient(
             target,
             sources,
