@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import is_integer
-from keras_coffee.layers.arguments import positive_integer
 from keras_coffee.layers.block import Block
 from keras_coffee.layers.declared_weights import Rule
 from keras_coffee.layers.mamba_mixer import MambaMixer

@@ -19,6 +19,7 @@ FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "torch": "torch"}
 # What each part may import from the package; itself it always may.
 ALLOWED = {
     "_typing": set(),
+    "_checks": {"_typing"},
     "_version": set(),
     "backend": set(),
     "initializers": {"_typing"},
@@ -26,13 +27,22 @@ ALLOWED = {
     "callbacks": {"layers", "solvers"},
     "cells": {"_typing"},
     "diagnostics": {"_typing", "backend", "cells", "layers", "ops", "solvers"},
-    "solvers": {"_typing", "backend", "cells"},
-    "ops": {"_typing", "backend", "cells", "solvers"},
-    "layers": {"_typing", "backend", "cells", "constraints", "initializers", "ops", "solvers"},
+    "solvers": {"_checks", "_typing", "backend", "cells"},
+    "ops": {"_checks", "_typing", "backend", "cells", "solvers"},
+    "layers": {
+        "_checks",
+        "_typing",
+        "backend",
+        "cells",
+        "constraints",
+        "initializers",
+        "ops",
+        "solvers",
+    },
     "datasets": {"_typing"},
-    "models": {"_typing", "layers"},
+    "models": {"_checks", "_typing", "layers"},
     "streaming": {"_typing", "layers", "ops"},
-    "visualization": {"_typing", "layers"},
+    "visualization": {"_checks", "_typing", "layers"},
 }
 
 

@@ -5,19 +5,8 @@ import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from keras_coffee._typing import Shape, Tensor, is_integer
+from keras_coffee._typing import Shape, Tensor
 from keras_coffee.ops.arguments import dtype_of
-
-
-def positive_integer(name: str, value: Any) -> int:
-    """The value as an int, if it is an integer above zero; booleans are none."""
-    if not is_integer(value) or value <= 0:
-        raise ValueError(
-            f"`{name}` must be a positive integer, received {value!r} of type "
-            f"{type(value).__name__}."
-        )
-    return int(value)
-
 
 # What layers need: its meaning, and an example.
 _NEEDED = {

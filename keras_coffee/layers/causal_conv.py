@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Tensor
-from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
@@ -78,7 +78,7 @@ class CausalConv1D(RecurrentLayer):
         if kernel_initializer is None:
             kernel_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         super().__init__(**handed_on(locals(), "kernel_size", "activation", "use_bias"))
-        self.kernel_size = arguments.positive_integer("kernel_size", kernel_size)
+        self.kernel_size = positive_integer("kernel_size", kernel_size)
         self.activation = keras.activations.get(activation)
 
     def state_specs(self, dim: int) -> list[StateSpec]:

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
+from keras_coffee._checks import one_of
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
@@ -149,10 +150,8 @@ class CoffeeLayer(StateSpaceLayer):
         gate_bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        if feedback not in FEEDBACKS:
-            raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
-        if input_gate not in INPUT_GATES:
-            raise ValueError(f"`input_gate` must be one of {INPUT_GATES}, received {input_gate!r}.")
+        one_of("feedback", feedback, FEEDBACKS)
+        one_of("input_gate", input_gate, INPUT_GATES)
         self._present = {
             "input_matrix": use_input_matrix,
             "output_gate": output_filter,

@@ -6,11 +6,11 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Shape, Tensor
 from keras_coffee.cells.functions import complex_of
 from keras_coffee.cells.lru import LRUCell
 from keras_coffee.initializers import RingDecay, RingPhase
-from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 
@@ -110,8 +110,8 @@ class LRU(RecurrentLayer):
         if input_kernel_initializer is None:
             input_kernel_initializer = keras.initializers.VarianceScaling(0.5)
         super().__init__(**handed_on(locals(), "units", "n", "r_min", "r_max", "max_phase"))
-        self.units = arguments.positive_integer("units", units)
-        self.n = arguments.positive_integer("n", n)
+        self.units = positive_integer("units", units)
+        self.n = positive_integer("n", n)
         self.r_min, self.r_max, self.max_phase = r_min, r_max, max_phase
 
     @property

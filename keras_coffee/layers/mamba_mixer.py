@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Shape, Tensor
-from keras_coffee.layers import arguments
 from keras_coffee.layers.causal_conv import CausalConv1D
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
@@ -146,16 +146,16 @@ class MambaMixer(RecurrentLayer):
         self._present = present | {"input_bias": use_bias, "output_bias": use_bias}
         own = ("n", "expand", "kernel_size", "step_rank", "mixer", "use_bias", "use_conv_bias")
         super().__init__(**handed_on(locals(), *own, "present", "own"))
-        self.n = arguments.positive_integer("n", n)
-        self.expand = arguments.positive_integer("expand", expand)
+        self.n = positive_integer("n", n)
+        self.expand = positive_integer("expand", expand)
         self.step_rank = step_rank
         if step_rank != "auto":
-            self.step_rank = arguments.positive_integer("step_rank", step_rank)
+            self.step_rank = positive_integer("step_rank", step_rank)
         self.use_bias, self.use_conv_bias = use_bias, use_conv_bias
         self.mixer = None if mixer is None else checked_mixer(mixer)
         self.kernel_size, self.convolution = kernel_size, None
         if kernel_size is not None:
-            self.kernel_size = arguments.positive_integer("kernel_size", kernel_size)
+            self.kernel_size = positive_integer("kernel_size", kernel_size)
             self.convolution = CausalConv1D(
                 self.kernel_size,
                 activation="silu",

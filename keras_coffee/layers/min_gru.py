@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.min_gru import MinGRUCell
-from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 
@@ -76,7 +76,7 @@ class MinGRU(RecurrentLayer):
     ):
         self.use_bias, self._present = use_bias, {"bias": use_bias}
         super().__init__(**handed_on(locals(), "units", "activation", "use_bias"))
-        self.units = arguments.positive_integer("units", units)
+        self.units = positive_integer("units", units)
         self.activation = (
             _positive if activation == "positive" else keras.activations.get(activation)
         )

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Tensor
-from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.state_space import Start, StateSpaceLayer
 from keras_coffee.ops.selective_scan import selective_scan
@@ -157,7 +157,7 @@ class S6Layer(StateSpaceLayer):
                 f"`discretization` must be 'zoh' or 'mamba', received {discretization!r}."
             )
         if step_rank not in (None, "auto"):
-            step_rank = arguments.positive_integer("step_rank", step_rank)
+            step_rank = positive_integer("step_rank", step_rank)
         self._present = {
             "step_expansion": step_rank is not None,
             "step_bias": use_step_bias,

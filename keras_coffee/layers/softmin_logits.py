@@ -9,8 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_coffee._checks import one_of, positive_integer
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.arguments import at_least_float32, check_real, positive_integer
+from keras_coffee.layers.arguments import at_least_float32, check_real
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 
 # Differences are brought near 1 before they are squared. These powers of two leave their squares
@@ -87,7 +88,7 @@ class SoftminLogits(keras.layers.Layer):
         super().__init__(**kwargs)
         self.autocast = False
         _check_embedding(embedding)
-        _check_distance(distance)
+        one_of("distance", distance, _DISTANCES)
         # Out of sight of Keras, which tracks a layer assigned to an attribute for good, until
         # `build`: before that a layer made from a config may still find another one to tie to.
         self._tie = types.SimpleNamespace(embedding=embedding, restored=False, shared=False)
@@ -199,11 +200,6 @@ def _check_embedding(embedding: Any) -> None:
             "The logits compare each symbol with the others; received an embedding with "
             f"vocabulary_size={embedding.vocabulary_size}. Use at least two symbols."
         )
-
-
-def _check_distance(distance: Any) -> None:
-    if distance not in tuple(_DISTANCES):
-        raise ValueError(f"`distance` must be one of {tuple(_DISTANCES)}, received {distance!r}.")
 
 
 def _distances(outputs: Tensor, table: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from keras_coffee.layers import arguments
+from keras_coffee._checks import one_of, positive_integer
 from keras_coffee.layers.declared_weights import Rule
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 
@@ -33,15 +33,13 @@ class StateSpaceLayer(RecurrentLayer):
             if kwargs.get(f"{weight}_initializer") is None:
                 kwargs[f"{weight}_initializer"] = rule
         super().__init__(**kwargs)
-        self.n = arguments.positive_integer("n", n)
+        self.n = positive_integer("n", n)
         self.start = start
 
     def _rules_of(self, start: str | None) -> Mapping[str, Rule]:
         if start is None and not self.STARTS:
             return {}
-        if start is None or start not in self.STARTS:
-            raise ValueError(f"`start` must be one of {tuple(self.STARTS)}, received {start!r}.")
-        return self.STARTS[start]
+        return self.STARTS[one_of("start", start, self.STARTS)]
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((dim, self.n))]

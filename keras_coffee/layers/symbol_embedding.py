@@ -8,8 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_coffee import constraints, initializers
+from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Tensor, is_integer
-from keras_coffee.layers.arguments import at_least_float32, check_real, positive_integer
+from keras_coffee.layers.arguments import at_least_float32, check_real
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")

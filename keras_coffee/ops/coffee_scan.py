@@ -1,6 +1,7 @@
 """COFFEE over whole sequences."""
 
 from keras_coffee import solvers
+from keras_coffee._checks import one_of
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.coffee import CoffeeCell, Feedback
 from keras_coffee.ops import arguments, masking
@@ -82,8 +83,7 @@ def coffee_scan(
         (Delta-feedback), (final_model) and the remark "Model with output filtering". v and β are
         not in the paper.
     """
-    if feedback not in FEEDBACKS:
-        raise ValueError(f"`feedback` must be one of {FEEDBACKS}, received {feedback!r}.")
+    one_of("feedback", feedback, FEEDBACKS)
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask = masking.as_mask(mask, inputs)

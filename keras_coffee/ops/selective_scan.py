@@ -3,6 +3,7 @@
 from typing import get_args
 
 from keras_coffee import solvers
+from keras_coffee._checks import one_of
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.selective import Discretization, SelectiveCell
 from keras_coffee.ops import arguments, masking
@@ -90,10 +91,7 @@ def selective_scan(
         and (linearized_model); A. Gu and T. Dao, "Mamba", 2023, section 3, and its code,
         `selective_scan_ref`, for `"mamba"`.
     """
-    if discretization not in DISCRETIZATIONS:
-        raise ValueError(
-            f"`discretization` must be one of {DISCRETIZATIONS}, received {discretization!r}."
-        )
+    one_of("discretization", discretization, DISCRETIZATIONS)
     inputs = arguments.as_sequences(inputs)
     dtype = arguments.accumulation_dtype(inputs)
     mask, reset = masking.as_mask(mask, inputs), masking.as_mask(reset, inputs, "reset")

@@ -10,7 +10,8 @@ import keras
 from keras import ops
 
 from keras_coffee import backend
-from keras_coffee._typing import Tensor, is_integer
+from keras_coffee._checks import one_of, positive_integer
+from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.cells.functions import align
 from keras_coffee.solvers import sequential
@@ -39,11 +40,11 @@ class Iterative(Solver):
     initial_guess: Literal["hold", "step", "zeros"] = "hold"
 
     def __post_init__(self):
-        _check_choice("jacobian", self.jacobian, JACOBIANS)
-        _check_choice("initial_guess", self.initial_guess, GUESSES)
+        one_of("jacobian", self.jacobian, JACOBIANS)
+        one_of("initial_guess", self.initial_guess, GUESSES)
         if self.window is not None:
-            _check_positive_integer("window", self.window, " or None, for all steps at once")
-        _check_positive_integer("max_iterations", self.max_iterations)
+            positive_integer("window", self.window, " or None, for all steps at once")
+        positive_integer("max_iterations", self.max_iterations)
         if self.tolerance is not None and not 0 <= as_float(self.tolerance) < math.inf:
             raise ValueError(
                 "`tolerance` must be a number of at least 0, or None for the one of the dtype, "
@@ -139,16 +140,6 @@ class Iterative(Solver):
         if self.initial_guess == "step":
             return cell.step(states, inputs)
         return states if self.initial_guess == "hold" else ops.zeros_like(states)
-
-
-def _check_choice(name, value, choices):
-    if value not in choices:
-        raise ValueError(f"`{name}` must be one of {choices}, received {value!r}.")
-
-
-def _check_positive_integer(name, value, alternative=""):
-    if not is_integer(value) or value <= 0:
-        raise ValueError(f"`{name}` must be a positive integer{alternative}, received {value!r}.")
 
 
 def as_float(value: Any) -> float:

@@ -9,8 +9,8 @@ from keras import ops
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
+from keras_coffee._checks import positive_integer
 from keras_coffee.layers import CoffeeLayer, SymbolEmbedding
-from keras_coffee.layers.arguments import positive_integer
 from keras_coffee.visualization.drawing import checked_labels, draw_arrows, new_axes, write
 from keras_coffee.visualization.inside import coffee_layer, rest_of_model
 
