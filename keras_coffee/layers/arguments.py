@@ -150,6 +150,23 @@ def check_forwards(layer: Any) -> None:
         )
 
 
+def check_not_solved(layer: Any, solver: Any, recompute: Any, instead: str) -> None:
+    """Raises for a solver, or `recompute`, of a layer that has no recurrence of its own.
+
+    Args:
+        layer: The layer.
+        solver: What it was given.
+        recompute: What it was given.
+        instead: Why, and what to do; `{given}` in it stands for the argument.
+    """
+    for name, value, default in (("solver", solver, "auto"), ("recompute", recompute, False)):
+        if value != default:
+            given = f"{name}={value!r}"
+            raise ValueError(
+                f"{type(layer).__name__} must not have {given}: {instead.format(given=given)}"
+            )
+
+
 def _advice_for_several(shapes: Any) -> str:
     shapes = shapes.values() if isinstance(shapes, dict) else shapes
     if all(len(shape) == 2 for shape in shapes):

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee._typing import Shape, Tensor
+from keras_coffee.layers import arguments
 from keras_coffee.layers.called import called
 from keras_coffee.layers.declared_weights import LayerOptions, handed_on
 from keras_coffee.layers.mamba_mixer import (
@@ -35,7 +36,8 @@ class Block(RecurrentLayer):
         epsilon: ε. Defaults to 1e-5.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask: As for
             `RecurrentLayer`. Give them to the block and not to its mixer.
-        solver, recompute: As for `RecurrentLayer`, without effect: the mixer has its own.
+        solver, recompute: Only the defaults. Give others to the mixer, as in
+            `Block(CoffeeLayer(8, recompute=True))`.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
             The mixer has its own `dtype`.
 
@@ -46,7 +48,7 @@ class Block(RecurrentLayer):
         ValueError: if `mixer` has an `activity_regularizer`, was built for another number of
             features, has another number of outputs than inputs, or another value than the default
             of `return_sequences`, `return_state`, `go_backwards`, `stateful` or
-            `zero_output_for_mask`.
+            `zero_output_for_mask`; if `solver` or `recompute` is not the default.
 
     Example:
         >>> blocks = [Block(MambaMixer(8)), Block(CoffeeLayer(8))]
@@ -73,8 +75,12 @@ class Block(RecurrentLayer):
         recompute: bool = False,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**handed_on(locals(), "mixer", "epsilon"))
-        self.mixer = checked_mixer(mixer)
+        example = f"Block({type(checked_mixer(mixer)).__name__}(..., {{given}}))"
+        instead = f"its mixer is what runs. Give it to the mixer: {example}."
+        # First, since the mixer may take solvers that the block's own kind of recurrence does not.
+        arguments.check_not_solved(self, solver, recompute, instead)
+        super().__init__(**handed_on(locals(), "mixer", "epsilon", "example", "instead"))
+        self.mixer = mixer
         self.epsilon = float(epsilon)
         self.norm = keras.layers.RMSNormalization(
             epsilon=self.epsilon, dtype=self.dtype_policy, name="norm"

@@ -32,7 +32,7 @@ class CausalConv1D(RecurrentLayer):
         use_bias: Whether there is a bias. Defaults to True.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask: As for
             `RecurrentLayer`.
-        solver, recompute: As for `RecurrentLayer`, without effect: there is nothing to solve.
+        solver, recompute: Only the defaults: there is nothing to solve or to recompute.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
             `kernel` starts uniform in ±1/√K, `bias` from zeros.
         **kwargs: `name`, `dtype`, `trainable`, as for every Keras layer.
@@ -40,7 +40,8 @@ class CausalConv1D(RecurrentLayer):
     `RecurrentLayer` lists the arguments and results of a call. The state is `(B, K - 1, D)`.
 
     Raises:
-        ValueError: if `kernel_size` is not a positive integer, or the inputs are not `(B, T, D)`.
+        ValueError: if `kernel_size` is not a positive integer, `solver` or `recompute` is not the
+            default, or the inputs are not `(B, T, D)`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((None, 3)), CausalConv1D(4, activation="silu")])
@@ -80,6 +81,8 @@ class CausalConv1D(RecurrentLayer):
         super().__init__(**handed_on(locals(), "kernel_size", "activation", "use_bias"))
         self.kernel_size = positive_integer("kernel_size", kernel_size)
         self.activation = keras.activations.get(activation)
+        instead = "there is nothing to solve or to recompute. Leave it out."
+        arguments.check_not_solved(self, solver, recompute, instead)
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((self.kernel_size - 1, dim))]

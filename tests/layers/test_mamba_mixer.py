@@ -11,6 +11,7 @@ from scans import differentiate, precision
 
 from keras_coffee import CoffeeLayer, Stream
 from keras_coffee.layers import Block, CausalConv1D, MambaMixer, MinGRU
+from keras_coffee.solvers import Sequential
 
 BATCH, LENGTH, DIM = SHAPE = (2, 9, 6)
 MASK = np.ones((BATCH, LENGTH), bool)
@@ -282,3 +283,38 @@ def test_unfit_arguments():
             MambaMixer(**{name: 0})
     with pytest.raises(ValueError, match="`kernel_size` must be a positive integer"):
         CausalConv1D(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "received"),
+    [
+        ({"recompute": True}, "recompute=True"),
+        ({"solver": "sequential"}, "solver='sequential'"),
+        ({"solver": Sequential()}, r"solver=Sequential\(.*\)"),
+    ],
+)
+def test_what_a_layer_without_a_recurrence_would_ignore_is_refused(given, received):
+    message = (
+        rf"^Block must not have {received}: its mixer .*Block\(MinGRU\(\.\.\., {received}\)\)\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        Block(MinGRU(DIM), **given)
+    message = (
+        f"^CausalConv1D must not have {received}: there is nothing to solve or to rec.*Leave it"
+    )
+    with pytest.raises(ValueError, match=message):
+        CausalConv1D(3, **given)
+
+
+def test_a_solver_of_the_mixer_alone_is_refused_with_the_same_words():
+    # A block counts as linear, and would say that "newton" is for others.
+    with pytest.raises(ValueError, match=r"Block\(CoffeeLayer\(\.\.\., solver='newton'\)\)\.$"):
+        Block(CoffeeLayer(2), solver="newton")
+    assert Block(CoffeeLayer(2, solver="newton")).solver == "auto"
+
+
+@pytest.mark.parametrize("layer", [Block(MinGRU(DIM)), CausalConv1D(3)])
+def test_configurations_with_the_defaults_of_what_is_refused_are_loaded(layer):
+    config = layer.get_config()
+    assert (config["solver"], config["recompute"]) == ("auto", False)
+    assert type(layer).from_config(config).get_config() == config

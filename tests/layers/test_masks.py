@@ -17,6 +17,8 @@ from recurrent import (
 )
 from scans import differentiate
 
+from keras_coffee.layers import CausalConv1D
+
 BATCH, LENGTH, DIM = 4, 9, 3
 # Left, right and middle padding, and a row of padding alone.
 MASK = np.ones((BATCH, LENGTH), bool)
@@ -110,6 +112,8 @@ def assert_close(actual, exact, name):
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_outputs_are_repeated_or_zero(layer, states, recompute):
+    if recompute and isinstance(layer, CausalConv1D):
+        pytest.skip("has nothing to recompute")
     layer = with_weights_of(layer, recompute=recompute)
     outputs, *_ = to_numpy(layer(INPUTS, initial_state=states, mask=MASK))
     # There is nothing to repeat yet before the first step that counts, as in Keras.

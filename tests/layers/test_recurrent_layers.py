@@ -87,6 +87,8 @@ def test_equation(case):
 def test_keras_own_battery(name, flags):
     if name == "lru" and "return_state" in flags:
         pytest.skip("trains on all outputs, and Keras has no loss for a complex state")
+    if name == "causal-conv" and "recompute" in flags:
+        pytest.skip("has nothing to recompute")
     layer_class, arguments = class_and_arguments(name)
     layer = randomized(layer_class(**arguments))
     width = layer.output_size(3)
@@ -194,7 +196,7 @@ def test_functional_model_with_unknown_batch_and_time(name):
         assert np.isfinite(model.train_on_batch(u, np.ones((2, length, width))))
 
 
-@pytest.mark.parametrize("name", WITH_S6)
+@pytest.mark.parametrize("name", [name for name in WITH_S6 if name != "causal-conv"])
 def test_recompute_trains_the_same(name):
     layer_class, arguments = class_and_arguments(name)
     inputs = random_inputs(*SHAPE)
