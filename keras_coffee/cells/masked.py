@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, Structure
-from keras_coffee.cells.functions import align
+from keras_coffee.cells.functions import align, where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MaskedCell(_MarkedCell):
     def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """The next state."""
         own, mask = inputs
-        return ops.where(align(mask, state), self.cell.step(state, own), state)
+        return where(align(mask, state), self.cell.step(state, own), state)
 
     def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """That of the cell, or the identity."""
@@ -49,7 +49,7 @@ class MaskedCell(_MarkedCell):
         identity = ops.ones_like(jacobian)
         if self.structure == "dense":
             identity = identity * ops.eye(jacobian.shape[-1], dtype=jacobian.dtype)
-        return ops.where(align(mask, jacobian), jacobian, identity)
+        return where(align(mask, jacobian), jacobian, identity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ResetCell(_MarkedCell):
 
 
 def _zero_where(condition: Tensor, x: Tensor) -> Tensor:
-    return ops.where(align(condition, x), ops.zeros_like(x), x)
+    return where(align(condition, x), ops.zeros_like(x), x)
 
 
 def marked(

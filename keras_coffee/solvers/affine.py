@@ -35,7 +35,7 @@ def affine_scan(
     """
     if initial_state is not None:
         drive = _with_start(algebra, jacobian, drive, initial_state, reverse)
-    dtype = _real(drive)
+    dtype = real_dtype(drive)
 
     def combine(earlier, later):
         matrix_1, exponent_1, drive_1 = earlier
@@ -76,6 +76,7 @@ def _shifted(x, exponent, dtype):
     return x * ops.cast(backend.power_of_two(exponent, dtype), x.dtype)
 
 
-def _real(x):
+def real_dtype(x: Tensor) -> str:
+    """Of the precision of `x`, which may be complex."""
     dtype = keras.backend.standardize_dtype(x.dtype)
     return "float64" if dtype in ("float64", "complex128") else "float32"

@@ -2,14 +2,17 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.cells.cell import Cell
 from keras_coffee.solvers.algebra import Algebra
 from keras_coffee.solvers.iterative import Iterative, as_float
 from keras_coffee.solvers.kalman import smoothed_means
+from keras_coffee.solvers.solution import Solution
 
 # The damping is divided by this after a correction that reduces the residual, else multiplied.
 _FACTOR = 10.0
@@ -44,6 +47,7 @@ class Elk(Iterative):
 
     Raises:
         ValueError: if an argument is out of its range.
+        TypeError: when it runs, if the state is complex.
 
     Example:
         >>> from keras_coffee.solvers import Elk
@@ -61,6 +65,16 @@ class Elk(Iterative):
         super().__post_init__()
         if not 0 < as_float(self.damping) < math.inf:
             raise ValueError(f"`damping` must be a positive number, received {self.damping!r}.")
+
+    def find(self, cell: Cell, initial_state: Tensor, inputs: Any) -> Solution:
+        # Transposes without conjugates, and sums of squares that are not real, minimize nothing.
+        dtype = keras.backend.standardize_dtype(initial_state.dtype)
+        if "complex" in dtype:
+            raise TypeError(
+                f"Elk needs a real state, received {dtype}. Choose the solver 'newton' or "
+                "'sequential'."
+            )
+        return super().find(cell, initial_state, inputs)
 
     def initial_damping(self, like: Tensor) -> Tensor:
         return ops.full_like(like, self.damping)

@@ -9,10 +9,12 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
+from keras_coffee import backend
 from keras_coffee._typing import Tensor, is_integer
 from keras_coffee.cells.cell import Cell
 from keras_coffee.cells.functions import align
 from keras_coffee.solvers import sequential
+from keras_coffee.solvers.affine import real_dtype
 from keras_coffee.solvers.algebra import BY_STRUCTURE, Algebra, Diagonal, diagonal_of
 from keras_coffee.solvers.residual import error, previous_states, residuals
 from keras_coffee.solvers.solution import Solution
@@ -70,7 +72,7 @@ class Iterative(Solver):
 
         def refuse():
             exact = sequential.run(cell, initial_state, inputs)
-            kept = ops.where(align(converged, states), states, exact)
+            kept = backend.where(align(converged, states), states, exact)
             return kept, error(kept, residuals(cell, initial_state, kept, inputs))
 
         states, residual = ops.cond(ops.all(converged), lambda: (states, residual), refuse)
@@ -80,8 +82,7 @@ class Iterative(Solver):
         """The tolerance, or eight units of rounding of the dtype of the state."""
         if self.tolerance is not None:
             return float(self.tolerance)
-        is_double = keras.backend.standardize_dtype(state.dtype) == "float64"
-        return 8 * (2.0**-52 if is_double else 2.0**-23)
+        return 8 * (2.0**-52 if real_dtype(state) == "float64" else 2.0**-23)
 
     def _iterate(self, cell, initial_state, inputs, tolerance):
         """States `(B, W, ...)` and how many iterations each sequence took."""
@@ -104,7 +105,8 @@ class Iterative(Solver):
             is_better, damping = self.judge(merit(misfit), merit(new_misfit), damping)
             # A sequence that is done does not change while others iterate.
             taken = ops.logical_and(align(active, is_better), is_better)
-            states, misfit = ops.where(taken, new, states), ops.where(taken, new_misfit, misfit)
+            states = backend.where(taken, new, states)
+            misfit = backend.where(taken, new_misfit, misfit)
             iterations = iterations + ops.cast(active, "int32")
             active = ops.logical_and(active, is_active(error(states, misfit)))
             return k + 1, states, misfit, damping, iterations, active

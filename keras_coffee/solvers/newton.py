@@ -31,8 +31,8 @@ class Newton(Iterative):
             cells whose Jacobian is diagonal, as COFFEE's. Gradients use the full one either way.
         window: Steps that are solved at a time. None: all of them, as in the papers.
         tolerance: Largest residual |r(k)| / max(1, |x(k)|) of a solution. None: eight units of
-            rounding, 9.5e-7 in float32, 1.8e-15 in float64. With 0 it iterates until the equations
-            hold exactly.
+            rounding, 9.5e-7 in float32 and complex64, 1.8e-15 in float64 and complex128. With 0 it
+            iterates until the equations hold exactly.
         max_iterations: Budget of each window.
         initial_guess: `"hold"` starts from the state before the window, at every step;
             `"step"` from one step f(x, u(k)) after it; `"zeros"` from zeros, the safest choice for

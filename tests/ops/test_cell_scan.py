@@ -15,6 +15,7 @@ from scans import differentiate, precision
 
 from keras_coffee.cells import Cell, CoffeeCell, LinearCell
 from keras_coffee.ops import cell_scan
+from keras_coffee.solvers import Newton
 
 BATCH, LENGTH = 3, 11
 IDS = np.random.default_rng(7).integers(0, 4, size=(BATCH, LENGTH)).astype("int32")
@@ -139,6 +140,21 @@ class ConnectedCell(Cell):
         return wave(ops.where(self.keep, self.gain * state, state)) + inputs
 
 
+@dataclasses.dataclass(frozen=True)
+class SquaringCell(Cell):
+    """Complex, not linear, with a Jacobian."""
+
+    factor: Any
+
+    structure = "diagonal"
+
+    def step(self, state, inputs):
+        return self.factor * state * state + inputs
+
+    def jacobian(self, state, inputs):
+        return 2 * self.factor * state
+
+
 class Case(NamedTuple):
     """A cell by its class, its step and read in NumPy, and arrays: inputs, weights and state.
 
@@ -202,8 +218,7 @@ def symbols():
 def rotation(cell=RotationCell):
     generator = np.random.default_rng(3)
     shapes = {"inputs": (BATCH, LENGTH, 3), "decay": (3,), "state": (BATCH, 3)}
-    real, imaginary = (_normal(generator, shapes) for _ in range(2))
-    arrays = {k: (real[k] + 1j * imaginary[k]).astype("complex64") for k in shapes}
+    arrays = _complex(generator, shapes)
     arrays["decay"] /= abs(arrays["decay"])
 
     def step(w, state, x):
@@ -215,6 +230,16 @@ def rotation(cell=RotationCell):
 def complex_outputs():
     case = rotation(PlainCell)
     return case._replace(read=lambda w, state, x: state)
+
+
+def squaring():
+    shapes = {"inputs": (BATCH, LENGTH, 3), "factor": (3,), "state": (BATCH, 3)}
+    arrays = {k: 0.3 * a for k, a in _complex(np.random.default_rng(6), shapes).items()}
+
+    def step(w, state, x):
+        return w["factor"] * state * state + x["inputs"]
+
+    return Case(SquaringCell, step, lambda w, state, x: state, arrays)
 
 
 SHAPES = {"inputs": (BATCH, LENGTH, 4), "gain": (4,), "state": (BATCH, 4)}
@@ -247,6 +272,7 @@ CASES = {
     "rotation": rotation,
     "complex": lambda: rotation(ComplexCell),
     "complex outputs": complex_outputs,
+    "squaring": squaring,
     "permuted": permuted,
     "connected": connected,
 }
@@ -254,6 +280,11 @@ CASES = {
 
 def _normal(generator, shapes):
     return {k: generator.normal(size=shape).astype("float32") for k, shape in shapes.items()}
+
+
+def _complex(generator, shapes):
+    real, imaginary = (_normal(generator, shapes) for _ in range(2))
+    return {k: (real[k] + 1j * imaginary[k]).astype("complex64") for k in shapes}
 
 
 def scan(case, arrays, **options):
@@ -335,8 +366,16 @@ def expected():
 )
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, is_masked, recompute, expected):
-    case, cotangents, results, gradients = expected(name, is_masked)
-    options = {"recompute": recompute, "mask": MASK if is_masked else None}
+    assert_as_expected(*expected(name, is_masked), is_masked, recompute=recompute)
+
+
+def test_complex_states_of_newtons_method(expected):
+    # In windows that do not divide the length.
+    assert_as_expected(*expected("squaring", True), True, solver=Newton(window=8))
+
+
+def assert_as_expected(case, cotangents, results, gradients, is_masked, **options):
+    options["mask"] = MASK if is_masked else None
     arrays = {k: widened(a) for k, a in case.arrays.items()}
     with precision("float64"):
         actual, actual_gradients = differentiate(
@@ -579,3 +618,10 @@ def test_parallel_solvers_need_a_state_that_is_one_tensor():
 def test_a_cell_without_a_jacobian_has_no_parallel_solver():
     with pytest.raises(NotImplementedError, match="has no `jacobian`"):
         cell_scan(LeakyCell(ops.convert_to_tensor(STATE[0])), INPUTS, STATE, solver="newton")
+
+
+def test_elk_refuses_complex_states():
+    case = squaring()
+    message = r"Elk needs a real state, received complex64\. Choose the solver 'newton' or"
+    with pytest.raises(TypeError, match=message):
+        scan(case, case.arrays, solver="elk")
