@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import keras
@@ -61,9 +62,13 @@ class DeclaredWeights(keras.layers.Layer):
     WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
     # Which optional weights exist. A layer sets it before `super().__init__`.
     _present: Mapping[str, bool] = {}
+    # Initializers that follow from other arguments, of weights that are given none. Likewise.
+    _implied: Mapping[str, Rule] = {}
 
     def __init__(self, **kwargs: Any):
         _check_weights(type(self).__name__, self.WEIGHTS)
+        names = [k for k in self._implied if kwargs.get(f"{k}_initializer") is None]
+        kwargs |= {f"{name}_initializer": self._implied[name] for name in names}
         given = {
             (name, kind): kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None))
             for name, spec in self.WEIGHTS.items()
@@ -75,6 +80,9 @@ class DeclaredWeights(keras.layers.Layer):
         for name in self.weight_specs():
             for kind, module in _RULES.items():
                 setattr(self, f"{name}_{kind}", module.get(given[name, kind]))
+        # A configuration has None for these, so that they follow if the argument is changed in it.
+        made = {name: getattr(self, f"{name}_initializer", None) for name in names}
+        self._implied = MappingProxyType(made)
 
     def weight_specs(self) -> dict[str, WeightSpec]:
         """The weights that this layer has, in the order in which they are created and saved."""
@@ -134,11 +142,15 @@ class DeclaredWeights(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         rules = {
-            f"{name}_{kind}": keras.saving.serialize_keras_object(getattr(self, f"{name}_{kind}"))
+            f"{name}_{kind}": keras.saving.serialize_keras_object(self._given(name, kind))
             for name in self.weight_specs()
             for kind in _RULES
         }
         return {**super().get_config(), **rules}
+
+    def _given(self, name: str, kind: str) -> Any:
+        rule = getattr(self, f"{name}_{kind}")
+        return None if kind == "initializer" and rule is self._implied.get(name) else rule
 
 
 def _check_weights(layer: str, weights: Any) -> None:

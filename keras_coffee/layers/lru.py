@@ -104,8 +104,7 @@ class LRU(RecurrentLayer):
         **kwargs: Unpack[LayerOptions],
     ):
         # Made here: one initializer for several layers would draw the same values for each.
-        log_decay_initializer = log_decay_initializer or RingDecay(r_min, r_max)
-        log_phase_initializer = log_phase_initializer or RingPhase(max_phase)
+        self._implied = {"log_decay": RingDecay(r_min, r_max), "log_phase": RingPhase(max_phase)}
         # A drive has variance 1, of which each part has half; "he_normal" makes that of Re(C x) 1.
         if input_kernel_initializer is None:
             input_kernel_initializer = keras.initializers.VarianceScaling(0.5)

@@ -29,9 +29,7 @@ class StateSpaceLayer(RecurrentLayer):
     STARTS: ClassVar[Mapping[str, Mapping[str, Rule]]] = {}
 
     def __init__(self, n: int, *, start: str | None = None, **kwargs: Any):
-        for weight, rule in self._rules_of(start).items():
-            if kwargs.get(f"{weight}_initializer") is None:
-                kwargs[f"{weight}_initializer"] = rule
+        self._implied = self._rules_of(start)
         super().__init__(**kwargs)
         self.n = positive_integer("n", n)
         self.start = start

@@ -326,6 +326,36 @@ def test_weights_for_another_size_are_refused(name, tmp_path):
         model_of(other).load_weights(tmp_path / "model.weights.h5")
 
 
+@pytest.mark.parametrize(
+    ("layer_class", "changed"),
+    [
+        *((x, {"start": "paper"}) for x in (CoffeeLayer, S6Layer, LinearizedS6Layer)),
+        (LRU, {"r_min": 0.9, "r_max": 0.99, "max_phase": 0.1}),
+    ],
+)
+def test_what_is_changed_in_a_configuration_changes_the_start(layer_class, changed):
+    arguments = {"n": 2, "name": "layer", **({"units": 3} if layer_class is LRU else {})}
+
+    def built(config):
+        keras.utils.set_random_seed(0)
+        layer = layer_class.from_config(config)
+        layer.build((None, None, DIM))
+        return layer
+
+    config = layer_class(**arguments).get_config()
+    expected = built({**arguments, **changed})
+    assert expected.get_config() == config | changed
+    assert_equal_weights(built(config | changed), expected)
+    # What is given stays, also if it is given later.
+    weight = next(iter(layer_class.WEIGHTS))
+    given = {f"{weight}_initializer": keras.initializers.Constant(-0.5)}
+    late = layer_class(**arguments)
+    setattr(late, *next(iter(given.items())))
+    for layer in (layer_class(**arguments, **given), late):
+        again = built(layer.get_config() | changed)
+        assert (to_numpy(getattr(again, weight)) == -0.5).all()
+
+
 # Files of before.
 
 DATA = Path(__file__).parents[1] / "data"
