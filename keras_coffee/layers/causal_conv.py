@@ -8,6 +8,7 @@ from keras import ops
 from keras_coffee import solvers
 from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Tensor
+from keras_coffee.layers.arguments import check_not_solved
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
@@ -82,7 +83,7 @@ class CausalConv1D(RecurrentLayer):
         self.kernel_size = positive_integer("kernel_size", kernel_size)
         self.activation = keras.activations.get(activation)
         instead = "there is nothing to solve or to recompute. Leave it out."
-        arguments.check_not_solved(self, solver, recompute, instead)
+        check_not_solved(self, solver, recompute, instead)
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((self.kernel_size - 1, dim))]
