@@ -12,8 +12,9 @@ from keras_coffee.layers.declared_weights import LayerOptions, handed_on
 from keras_coffee.layers.mamba_mixer import (
     build_inner,
     checked_mixer,
+    frozen,
+    remade,
     serialized_mixer,
-    with_mixer,
 )
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
@@ -115,10 +116,10 @@ class Block(RecurrentLayer):
 
     def get_config(self) -> dict[str, Any]:
         own = {"mixer": serialized_mixer(self.mixer), "epsilon": self.epsilon}
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **own, **frozen(self, "norm")}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        return cls(**with_mixer(config, custom_objects))
+        return remade(cls, config, custom_objects)

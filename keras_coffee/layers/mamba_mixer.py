@@ -246,13 +246,14 @@ class MambaMixer(RecurrentLayer):
     def get_config(self) -> dict[str, Any]:
         names = ("n", "expand", "kernel_size", "step_rank", "use_bias", "use_conv_bias")
         own = {name: getattr(self, name) for name in names}
-        return {**super().get_config(), **own, "mixer": serialized_mixer(self.mixer)}
+        own |= {"mixer": serialized_mixer(self.mixer), **frozen(self, "convolution")}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        return cls(**with_mixer(config, custom_objects))
+        return remade(cls, config, custom_objects)
 
 
 # For layers around a recurrent layer.
@@ -316,7 +317,23 @@ def serialized_mixer(mixer: RecurrentLayer | None) -> Any:
     return None if mixer is None else keras.saving.serialize_keras_object(mixer)
 
 
-def with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) -> dict[str, Any]:
+def frozen(layer: RecurrentLayer, name: str) -> dict[str, Any]:
+    """What a configuration has of a layer inside that the layer made itself, under this name."""
+    inner = getattr(layer, name)
+    return {} if inner is None or inner.trainable else {"frozen": name}
+
+
+def remade(layer_class: Any, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
+    """The layer of a configuration, with the layers in it as they were."""
+    config = _with_mixer(dict(config), custom_objects)
+    name = config.pop("frozen", None)
+    layer = layer_class(**config)
+    if name is not None:
+        getattr(layer, name).trainable = False
+    return layer
+
+
+def _with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) -> dict[str, Any]:
     """A configuration with the layer in it made again."""
     if config.get("mixer") is None:
         return config

@@ -269,6 +269,22 @@ def test_files_may_have_options_of_a_mixer_that_were_ignored_once(layer):
     assert mixer.return_sequences and not mixer.return_state
 
 
+def test_what_is_frozen_inside_stays_frozen(tmp_path):
+    first, second, plain = deep()
+    first.norm.trainable = first.mixer.convolution.trainable = False
+    second.mixer.mixer.trainable = False
+    model = keras.Sequential([keras.Input((None, DIM)), first, second, plain])
+    model.save(tmp_path / "model.keras")
+    models = keras.models.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)
+    for again in models:
+        for layer, old in zip(again.layers, model.layers, strict=True):
+            names = [w.name for w in old.trainable_weights]
+            assert [w.name for w in layer.trainable_weights] == names
+    assert sum(len(x.trainable_weights) for x in model.layers) == len(model.weights) - 6
+    # Files do not change where nothing is frozen.
+    assert "frozen" not in plain.get_config() and "frozen" not in second.get_config()
+
+
 def test_a_configuration_may_leave_out_what_has_a_default():
     layer = MambaMixer.from_config({"n": 4})
     assert (layer.n, layer.mixer) == (4, None)
