@@ -129,8 +129,8 @@ OF_ROWS = {
     "tried-mnist-nearest": "after its 49 epochs it is where Table 7's runs are after as many.",
     "ablation-s6": "the run of Table 1, where the paper has 0.68 for this model, with this loss.",
     "ablation-linearized": (
-        "the loss is the paper's and stands still after a third of the epochs; the accuracy at that "
-        "loss is not the paper's."
+        "the loss is the paper's, and stands still after a third of the epochs; the accuracy at "
+        "that loss is not."
     ),
     "ablation-no-feedback": (
         "the loss stands still after a fifth of the epochs. The paper gives no learning rate for "

@@ -7,10 +7,11 @@ from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee._typing import Shape, Tensor
-from keras_coffee.layers import arguments
+from keras_coffee.layers.arguments import check_not_solved
 from keras_coffee.layers.called import called
 from keras_coffee.layers.declared_weights import LayerOptions, handed_on
 from keras_coffee.layers.mamba_mixer import (
+    GIVE_TO_MIXER,
     build_inner,
     checked_mixer,
     frozen,
@@ -76,12 +77,10 @@ class Block(RecurrentLayer):
         recompute: bool = False,
         **kwargs: Unpack[LayerOptions],
     ):
-        example = f"Block({type(checked_mixer(mixer)).__name__}(..., {{given}}))"
-        instead = f"its mixer is what runs. Give it to the mixer: {example}."
         # First, since the mixer may take solvers that the block's own kind of recurrence does not.
-        arguments.check_not_solved(self, solver, recompute, instead)
-        super().__init__(**handed_on(locals(), "mixer", "epsilon", "example", "instead"))
-        self.mixer = mixer
+        check_not_solved(self, solver, recompute, GIVE_TO_MIXER)
+        super().__init__(**handed_on(locals(), "mixer", "epsilon"))
+        self.mixer = checked_mixer(mixer)
         self.epsilon = float(epsilon)
         self.norm = keras.layers.RMSNormalization(
             epsilon=self.epsilon, dtype=self.dtype_policy, name="norm"

@@ -8,6 +8,7 @@ from keras import ops
 from keras_coffee import solvers
 from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Shape, Tensor
+from keras_coffee.layers.arguments import check_not_solved
 from keras_coffee.layers.causal_conv import CausalConv1D
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
@@ -46,7 +47,8 @@ class MambaMixer(RecurrentLayer):
         mixer: A recurrent layer of `keras_coffee`. None, the default: Mamba's recurrence.
         use_bias: Whether there are b_in and b_out. Defaults to False.
         use_conv_bias: Whether there is b. Defaults to True.
-        solver, recompute: As for `RecurrentLayer`, for Mamba's recurrence. A `mixer` has its own.
+        solver, recompute: As for `RecurrentLayer`. With `mixer` only the defaults: give others to
+            the mixer.
         return_sequences, return_state, go_backwards, stateful, zero_output_for_mask: As for
             `RecurrentLayer`.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
@@ -67,7 +69,8 @@ class MambaMixer(RecurrentLayer):
         ValueError: if a size is not a positive integer, `mixer` has an `activity_regularizer`, was
             built for another number of features, or has another value than the default of
             `return_sequences`, `return_state`, `go_backwards`, `stateful` or
-            `zero_output_for_mask`, `solver` is unknown, or the inputs are not `(B, T, D)`.
+            `zero_output_for_mask`, `solver` is unknown, `solver` or `recompute` is given besides
+            `mixer`, or the inputs are not `(B, T, D)`.
 
     Example:
         >>> MambaMixer(n=8)(np.ones((2, 5, 32))).shape
@@ -141,6 +144,8 @@ class MambaMixer(RecurrentLayer):
             step_projection_initializer = keras.initializers.VarianceScaling(
                 1 / 3, "fan_in", "uniform"
             )
+        if mixer is not None:
+            check_not_solved(self, solver, recompute, GIVE_TO_MIXER)
         # Before the weights are asked for.
         present = {name: mixer is None for name in _SELECTIVE}
         self._present = present | {"input_bias": use_bias, "output_bias": use_bias}
@@ -257,6 +262,10 @@ class MambaMixer(RecurrentLayer):
 
 
 # For layers around a recurrent layer.
+
+
+# How a layer refuses what its mixer should have.
+GIVE_TO_MIXER = "its mixer is what runs. Give {given} to the mixer."
 
 
 def checked_mixer(mixer: Any) -> RecurrentLayer:

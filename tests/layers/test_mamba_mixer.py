@@ -281,7 +281,6 @@ def test_what_is_frozen_inside_stays_frozen(tmp_path):
         for layer, old in zip(again.layers, model.layers, strict=True):
             names = [w.name for w in old.trainable_weights]
             assert [w.name for w in layer.trainable_weights] == names
-            assert layer.get_config() == old.get_config()
     assert sum(len(x.trainable_weights) for x in model.layers) == len(model.weights) - 6
     # Files do not change where nothing is frozen.
     assert "frozen" not in plain.get_config() and "frozen" not in second.get_config()
@@ -311,11 +310,10 @@ def test_unfit_arguments():
     ],
 )
 def test_what_a_layer_without_a_recurrence_would_ignore_is_refused(given, received):
-    message = (
-        rf"^Block must not have {received}: its mixer .*Block\(MinGRU\(\.\.\., {received}\)\)\.$"
-    )
-    with pytest.raises(ValueError, match=message):
-        Block(MinGRU(DIM), **given)
+    for make in (Block, lambda mixer, **given: MambaMixer(mixer=mixer, **given)):
+        message = f"must not have {received}: its mixer is what runs. Give {received} to the mixer.$"
+        with pytest.raises(ValueError, match=message):
+            make(MinGRU(DIM), **given)
     message = (
         f"^CausalConv1D must not have {received}: there is nothing to solve or to rec.*Leave it"
     )
