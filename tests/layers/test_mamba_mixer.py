@@ -311,7 +311,9 @@ def test_unfit_arguments():
 )
 def test_what_a_layer_without_a_recurrence_would_ignore_is_refused(given, received):
     for make in (Block, lambda mixer, **given: MambaMixer(mixer=mixer, **given)):
-        message = f"must not have {received}: its mixer is what runs. Give {received} to the mixer.$"
+        message = (
+            f"must not have {received}: its mixer is what runs. Give {received} to the mixer.$"
+        )
         with pytest.raises(ValueError, match=message):
             make(MinGRU(DIM), **given)
     message = (
@@ -323,7 +325,7 @@ def test_what_a_layer_without_a_recurrence_would_ignore_is_refused(given, receiv
 
 def test_a_solver_of_the_mixer_alone_is_refused_with_the_same_words():
     # A block counts as linear, and would say that "newton" is for others.
-    with pytest.raises(ValueError, match=r"Block\(CoffeeLayer\(\.\.\., solver='newton'\)\)\.$"):
+    with pytest.raises(ValueError, match="^Block must not have solver='newton': its mixer"):
         Block(CoffeeLayer(2), solver="newton")
     assert Block(CoffeeLayer(2, solver="newton")).solver == "auto"
 
