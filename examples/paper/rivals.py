@@ -1,4 +1,4 @@
-"""Tables 1, 3 and 5 with other layers and other starts: is S6 beaten, or only badly started?
+"""Tables 1, 3 and 5 with other layers and other starts: is S6 beaten?
 
 Each runs at three learning rates, of which the best by validation counts, for at most twice the
 steps that the paper gives COFFEE in Table 1.
@@ -88,6 +88,8 @@ def images(runs):
         "mnist-coffee": "COFFEE, n=2, the paper's start",
         "mnist-coffee-output-filter": "COFFEE with output filter",
         "mnist-s6-n2": "S6, n=2, the paper's start",
+        "tried-mnist-normalized": "COFFEE, n=2, the paper's start, pixels of mean 0 and variance 1",
+        "tried-mnist-s6-n2-normalized": "S6, n=2, the paper's start, such pixels",
         **{f"rivals-mnist-{layer}": title for layer, (title, _) in IMAGES.items()},
     }.items():
         own = records.main_runs(runs[name])

@@ -36,8 +36,8 @@ class S6Layer(StateSpaceLayer):
             `step_expansion` `(r, D)`. `"auto"` is D/16, rounded up. None, the default: full rank.
         use_projection_bias: If True, B(k) = W_B u(k) + b_B and C(k) = W_C u(k) + b_C, with the
             weights `input_bias` and `output_bias`, both `(n,)`. Without them each output is of
-            third order in the inputs, and the layer can't compute their moving average. Defaults
-            to False.
+            third order in the inputs: it is zero where the input is, and the layer can't compute a
+            moving average. Defaults to False.
         use_skip: If True, y_i(k) = C(k) x_i(k) + s_i u_i(k), with the weight `skip` `(D,)`.
             Defaults to False.
         start: How the weights are initialized. `"series"`, the default, is for time series: -λ

@@ -176,6 +176,15 @@ def test_parameters_of_the_papers_classifiers(layer, parameters):
 # Copies.
 
 
+def test_s6_sees_nothing_of_images_with_black_edges():
+    """Its output is zero where its input is, so that of the last step is, whatever came before."""
+    images = np.zeros(SHAPE, "float32")
+    images[:, 1:-1, 1:-1] = np.abs(IMAGES[:, 1:-1, 1:-1])
+    layer = FourDirections(S6Layer(2))
+    np.testing.assert_array_equal(to_numpy(layer(images)), 0)
+    assert np.all(to_numpy(layer(images - 0.4)) != 0)
+
+
 def test_copies_and_weights_have_stable_names():
     layer = FourDirections(CoffeeLayer(2, name="coffee"), name="four")
     layer.build((None, HEIGHT, WIDTH))
