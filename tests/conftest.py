@@ -22,8 +22,8 @@ if os.environ.get("KERAS_BACKEND") == "jax":
     os.environ.setdefault(
         "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     )
-    # A program that another test, part or run of the suite compiled is read from there. JAX asks
-    # for no sizes or times then: most programs here are small.
+    # What another test, part or run of the suite compiled is read from there, also programs that
+    # compile quickly.
     _PROGRAMS = Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -369,8 +369,8 @@ def flipping(layer_class):
     """A class of Keras that reads time backwards behind its own work."""
 
     class Flip(layer_class):
-        def call(self, inputs):
-            return ops.flip(super().call(inputs), axis=1)
+        def call(self, sequences):
+            return ops.flip(super().call(sequences), axis=1)
 
     return Flip
 
@@ -382,6 +382,7 @@ def flipping(layer_class):
         (layers.Dense, (DIM,)),
         (layers.Conv1D, (DIM, 1)),
         (layers.Conv1D, (DIM, 2, 1, "causal")),
+        (layers.GRU, (DIM,)),
     ],
 )
 def test_a_class_that_derives_from_a_known_one_is_refused(layer_class, arguments):

@@ -129,6 +129,8 @@ def verdict(row, runs):
     as_good = sum(judged(row, accuracy, runs) in GOOD for accuracy in accuracies)
     if as_good in (0, len(runs)):
         return by_mean
+    if by_mean == "different" and 2 * as_good > len(runs):
+        return f"reproduced in most seeds ({as_good} of {len(runs)})"
     return f"{by_mean} ({as_good} of {len(runs)} seeds reach it)"
 
 

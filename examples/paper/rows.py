@@ -256,7 +256,7 @@ TRIED += [
     Row(f"tried-mnist-{name}", f"COFFEE; {label}", OtherReading(**change), PAPER["mnist-coffee"])
     for name, (label, change) in OPEN_MNIST.items()
 ]
-# The one that fits, for the other rows.
+# The one that comes nearest, for the other rows.
 TRIED += [
     Row(
         f"tried-{row.name}-normalized",

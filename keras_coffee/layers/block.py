@@ -14,9 +14,8 @@ from keras_coffee.layers.mamba_mixer import (
     GIVE_TO_MIXER,
     build_inner,
     checked_mixer,
-    frozen,
-    remade,
     serialized_mixer,
+    with_mixer,
 )
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
@@ -41,6 +40,7 @@ class Block(RecurrentLayer):
         solver, recompute: Only the defaults. Give others to the mixer, as in
             `Block(CoffeeLayer(8, recompute=True))`.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
+            `norm.trainable` is not saved.
             The mixer has its own `dtype`.
 
     `RecurrentLayer` lists the arguments and results of a call.
@@ -121,10 +121,10 @@ class Block(RecurrentLayer):
 
     def get_config(self) -> dict[str, Any]:
         own = {"mixer": serialized_mixer(self.mixer), "epsilon": self.epsilon}
-        return {**super().get_config(), **own, **frozen(self, "norm")}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        return remade(cls, config, custom_objects)
+        return cls(**with_mixer(config, custom_objects))

@@ -1,6 +1,6 @@
 """A depthwise convolution over the past, as a recurrent layer."""
 
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import keras
 from keras import ops
@@ -76,14 +76,16 @@ class CausalConv1D(RecurrentLayer):
         bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
+        # First, for the base class would name solvers to choose from.
+        check_not_solved(
+            self, solver, recompute, "there is nothing to solve or to recompute. Leave it out."
+        )
         self.use_bias, self._present = use_bias, {"bias": use_bias}
         if kernel_initializer is None:
             kernel_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         super().__init__(**handed_on(locals(), "kernel_size", "activation", "use_bias"))
         self.kernel_size = positive_integer("kernel_size", kernel_size)
         self.activation = keras.activations.get(activation)
-        instead = "there is nothing to solve or to recompute. Leave it out."
-        check_not_solved(self, solver, recompute, instead)
 
     def state_specs(self, dim: int) -> list[StateSpec]:
         return [StateSpec((self.kernel_size - 1, dim))]
@@ -117,6 +119,11 @@ class CausalConv1D(RecurrentLayer):
         activation = keras.activations.serialize(self.activation)
         own = {"kernel_size": self.kernel_size, "activation": activation, "use_bias": self.use_bias}
         return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        # These were ignored once, so older files may have others.
+        return cls(**{**config, "solver": "auto", "recompute": False})
 
 
 def _window(

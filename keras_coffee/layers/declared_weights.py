@@ -62,7 +62,8 @@ class DeclaredWeights(keras.layers.Layer):
     WEIGHTS: ClassVar[Mapping[str, WeightSpec]] = {}
     # Which optional weights exist. A layer sets it before `super().__init__`.
     _present: Mapping[str, bool] = {}
-    # Initializers that follow from other arguments, of weights that are given none. Likewise.
+    # Initializers that follow from other arguments, for weights that are given none. A layer sets
+    # it before `super().__init__` too.
     _implied: Mapping[str, Rule] = {}
 
     def __init__(self, **kwargs: Any):
@@ -82,7 +83,7 @@ class DeclaredWeights(keras.layers.Layer):
                 setattr(self, f"{name}_{kind}", module.get(given[name, kind]))
         # A configuration has None for these, so that they follow if the argument is changed in it.
         made = {name: getattr(self, f"{name}_initializer", None) for name in names}
-        self._implied = MappingProxyType(made)
+        self._made_of_implied = MappingProxyType(made)
 
     def weight_specs(self) -> dict[str, WeightSpec]:
         """The weights that this layer has, in the order in which they are created and saved."""
@@ -150,7 +151,7 @@ class DeclaredWeights(keras.layers.Layer):
 
     def _given(self, name: str, kind: str) -> Any:
         rule = getattr(self, f"{name}_{kind}")
-        return None if kind == "initializer" and rule is self._implied.get(name) else rule
+        return None if kind == "initializer" and rule is self._made_of_implied.get(name) else rule
 
 
 def _check_weights(layer: str, weights: Any) -> None:

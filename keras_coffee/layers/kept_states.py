@@ -1,4 +1,4 @@
-"""Looks into a model that change nothing in it."""
+"""For looks into a model: what they change in it is given back."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from keras import ops
 
 @contextlib.contextmanager
 def kept_states(model: keras.Model) -> Iterator[None]:
-    """Gives the carried states of a model's layers, and its random seeds, back afterwards."""
+    """Gives back all non-trainable variables afterwards, carried states and seeds among them."""
     variables = [*model.non_trainable_variables, *_untracked_states(model)]
     # Copies: a backend may share the memory of a variable, and use it for the next value.
     values = [np.array(ops.convert_to_numpy(x)) for x in variables]

@@ -104,7 +104,11 @@ class LRU(RecurrentLayer):
         **kwargs: Unpack[LayerOptions],
     ):
         # Made here: one initializer for several layers would draw the same values for each.
-        self._implied = {"log_decay": RingDecay(r_min, r_max), "log_phase": RingPhase(max_phase)}
+        self._implied = {}
+        if log_decay_initializer is None:
+            self._implied["log_decay"] = RingDecay(r_min, r_max)
+        if log_phase_initializer is None:
+            self._implied["log_phase"] = RingPhase(max_phase)
         # A drive has variance 1, of which each part has half; "he_normal" makes that of Re(C x) 1.
         if input_kernel_initializer is None:
             input_kernel_initializer = keras.initializers.VarianceScaling(0.5)

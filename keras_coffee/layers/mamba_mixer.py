@@ -251,14 +251,13 @@ class MambaMixer(RecurrentLayer):
     def get_config(self) -> dict[str, Any]:
         names = ("n", "expand", "kernel_size", "step_rank", "use_bias", "use_conv_bias")
         own = {name: getattr(self, name) for name in names}
-        own |= {"mixer": serialized_mixer(self.mixer), **frozen(self, "convolution")}
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **own, "mixer": serialized_mixer(self.mixer)}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
-        return remade(cls, config, custom_objects)
+        return cls(**with_mixer(config, custom_objects))
 
 
 # For layers around a recurrent layer.
@@ -326,23 +325,7 @@ def serialized_mixer(mixer: RecurrentLayer | None) -> Any:
     return None if mixer is None else keras.saving.serialize_keras_object(mixer)
 
 
-def frozen(layer: RecurrentLayer, name: str) -> dict[str, Any]:
-    """What a configuration has of a layer inside that the layer made itself, under this name."""
-    inner = getattr(layer, name)
-    return {} if inner is None or inner.trainable else {"frozen": name}
-
-
-def remade(layer_class: Any, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
-    """The layer of a configuration, with the layers in it as they were."""
-    config = _with_mixer(dict(config), custom_objects)
-    name = config.pop("frozen", None)
-    layer = layer_class(**config)
-    if name is not None:
-        getattr(layer, name).trainable = False
-    return layer
-
-
-def _with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) -> dict[str, Any]:
+def with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) -> dict[str, Any]:
     """A configuration with the layer in it made again."""
     if config.get("mixer") is None:
         return config
@@ -350,7 +333,8 @@ def _with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) -
     own = {name: _ONCE_IGNORED.get(name, value) for name, value in saved["config"].items()}
     with keras.saving.CustomObjectScope(custom_objects or {}):
         mixer = keras.saving.deserialize_keras_object({**saved, "config": own})
-    return {**config, "mixer": mixer}
+    # A solver and `recompute` beside a mixer were ignored once too.
+    return {**config, "mixer": mixer, "solver": "auto", "recompute": False}
 
 
 # What mixers in older files may have otherwise, where it had no effect.

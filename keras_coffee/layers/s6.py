@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_coffee import solvers
-from keras_coffee._checks import positive_integer
+from keras_coffee._checks import one_of, positive_integer
 from keras_coffee._typing import Tensor
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.state_space import Start, StateSpaceLayer
@@ -152,10 +152,7 @@ class S6Layer(StateSpaceLayer):
         skip_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        if discretization not in ("zoh", "mamba"):
-            raise ValueError(
-                f"`discretization` must be 'zoh' or 'mamba', received {discretization!r}."
-            )
+        one_of("discretization", discretization, ("zoh", "mamba"))
         if step_rank not in (None, "auto"):
             step_rank = positive_integer("step_rank", step_rank)
         self._present = {

@@ -200,15 +200,15 @@ def carrier_class(layer: Any) -> type[Carrier] | None:
     """The class of the carrier for a layer; None if the layer has no state."""
     if hasattr(layer, "advance") and hasattr(layer, "check_stream"):
         return RecurrentCarrier
-    if isinstance(layer, keras.layers.RNN) and not isinstance(layer, _CONVOLUTIONAL):
+    if isinstance(layer, keras.layers.RNN) and type(layer).call in _LOOPS:
         return KerasCarrier
     if type(layer) is keras.layers.Conv1D and _is_causal(layer):
         return CausalCarrier
     return None
 
 
-# They derive from `RNN`, but have their own loop.
-_CONVOLUTIONAL = tuple(getattr(keras.layers, f"ConvLSTM{rank}D") for rank in (1, 2, 3))
+# What derives from `RNN` and has a loop of its own may do anything there.
+_LOOPS = {getattr(keras.layers, x).call for x in ("RNN", "SimpleRNN", "GRU", "LSTM")}
 
 
 def _is_causal(layer: Any) -> bool:

@@ -173,9 +173,6 @@ def test_parameters_of_the_papers_classifiers(layer, parameters):
     assert model.count_params() == parameters
 
 
-# Copies.
-
-
 def test_s6_sees_nothing_of_images_with_black_edges():
     """Its output is zero where its input is, so that of the last step is, whatever came before."""
     images = np.zeros(SHAPE, "float32")
@@ -183,6 +180,9 @@ def test_s6_sees_nothing_of_images_with_black_edges():
     layer = FourDirections(S6Layer(2))
     np.testing.assert_array_equal(to_numpy(layer(images)), 0)
     assert np.all(to_numpy(layer(images - 0.4)) != 0)
+
+
+# Copies.
 
 
 def test_copies_and_weights_have_stable_names():
