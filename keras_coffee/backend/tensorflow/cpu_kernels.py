@@ -224,7 +224,7 @@ def _results_and_gradients(run, shapes, dtype, marks):
     generator = np.random.default_rng(0)
     tensors = [tf.constant(generator.uniform(-1, 1, shape), dtype) for shape in shapes]
     tensors = [x > 0 if k in marks else x for k, x in enumerate(tensors)]
-    moving = [x for x in tensors if gradients.is_differentiable(x)]
+    moving = gradients.moving(tensors)
     with tf.GradientTape() as tape:
         tape.watch(moving)
         results = run(*tensors)

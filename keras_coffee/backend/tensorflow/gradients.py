@@ -37,6 +37,11 @@ def is_differentiable(x):
     return x.dtype.is_floating or x.dtype.is_complex
 
 
+def moving(tensors):
+    """Those that can have a gradient."""
+    return [x for x in tensors if is_differentiable(x)]
+
+
 def second_derivatives(tensors, *grads):
     """What stands for them: it raises when it is computed."""
     if tf.executing_eagerly():

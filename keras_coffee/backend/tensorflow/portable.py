@@ -8,7 +8,11 @@ import functools
 
 import tensorflow as tf
 
-from keras_coffee.backend.tensorflow.gradients import differentiable_once, is_differentiable
+from keras_coffee.backend.tensorflow.gradients import (
+    differentiable_once,
+    is_differentiable,
+    moving,
+)
 from keras_coffee.backend.tensorflow.primitives import is_converted_to_onnx
 
 
@@ -81,23 +85,18 @@ def scan(recurrence, recompute, *tensors):
     def backward(kept, tensors, grads):
         step, sequences, weights, _ = split(tensors)
         grad_outputs, *grad_state = grads
-        totals = [tf.zeros_like(w) for w in _moving(step.copied(weights, grad_state))]
-        arrays = [_array(tf.shape(x)[0], x[0]) for x in _moving(sequences)]
+        totals = [tf.zeros_like(w) for w in moving(step.copied(weights, grad_state))]
+        arrays = [_array(tf.shape(x)[0], x[0]) for x in moving(sequences)]
         start = grad_state, totals, arrays
         grad_state, totals, arrays = run_back(
             step, weights, kept, sequences, _swap(grad_outputs), *start
         )
         if recurrence.broadcasts:
-            pairs = zip(totals, _moving(weights), strict=True)
+            pairs = zip(totals, moving(weights), strict=True)
             totals = [tf.reshape(tf.reduce_sum(g, 0), w.shape) for g, w in pairs]
         return [*(_swap(x.stack()) for x in arrays), *totals, *grad_state]
 
     return differentiable_once(forward, backward, *tensors)
-
-
-def _moving(tensors):
-    """Those that can have a gradient."""
-    return [x for x in tensors if is_differentiable(x)]
 
 
 def _swap(x):
@@ -219,7 +218,7 @@ def _backward(
     def body(t, grad_state, totals, arrays):
         slices = [x[t] for x in sequences]
         copies = step.copied(weights, grad_state)
-        sources = [_moving(copies), [x[t - start] for x in states], _moving(slices)]
+        sources = [moving(copies), [x[t - start] for x in states], moving(slices)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             target = step(copies, sources[1], slices)
