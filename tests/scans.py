@@ -33,7 +33,14 @@ def coffee_arrays(shape, *, gate_scale=2.0, input_scale=3.0, optional=True, gate
 
 
 def selective_arrays(
-    shape, *, varying=(True, True), input_scale=3.0, optional=False, delta_softplus=False, seed=0
+    shape,
+    *,
+    varying=(True, True),
+    input_scale=3.0,
+    skip=False,
+    delta_bias=False,
+    delta_softplus=False,
+    seed=0,
 ):
     """Arrays of a selective scan of shape (B, T, D, n), by name; matrices over time or fixed."""
     batch, length, dim, n = shape
@@ -49,8 +56,9 @@ def selective_arrays(
         "output_matrix": generator.normal(size=matrices[1]),
         "initial_state": generator.normal(size=(batch, dim, n)),
     }
-    if optional:
+    if skip:
         arrays["skip"] = generator.normal(size=dim)
+    if delta_bias:
         arrays["delta_bias"] = abs(generator.normal(size=dim))
     return as_float32(arrays)
 

@@ -45,7 +45,7 @@ def test_gradients_of_selective(discretization, varying):
 
 @pytest.mark.parametrize("delta_softplus", [False, True])
 def test_gradients_of_selective_with_skip_and_bias(delta_softplus):
-    arrays = selective_arrays(SHAPE, optional=True, delta_softplus=delta_softplus)
+    arrays = selective_arrays(SHAPE, skip=True, delta_bias=True, delta_softplus=delta_softplus)
     check_by_complex_steps(lambda a, c: oracles.selective(a, c, "mamba", delta_softplus), arrays)
 
 

@@ -21,7 +21,7 @@ class SelectiveCell(LinearCell):
 
         x(k) = decay x(k-1) + gain B(k) u(k),   decay, gain from λ and Δ(k)
         y(k) = C(k) x(k) + s u(k)
-        Δ(k) = d(k) + b,   or softplus(d(k) + b) with `delta_softplus`
+        Δ(k) = d(k),   or softplus(d(k)) with `delta_softplus`
 
     Inputs are u(k) `(..., D)` and d(k) `(..., D)`, then B(k) and C(k), each `(..., n)` and shared
     by the features, except those that are fields.
@@ -31,7 +31,6 @@ class SelectiveCell(LinearCell):
         input_matrix: B, `(D, n)`, if it is constant over time. None: it is among the inputs.
         output_matrix: C, `(D, n)`, likewise.
         skip: s, `(D, 1)`. None: the outputs do without u(k).
-        delta_bias: b, `(D, 1)`. None: zero.
         discretization: `"zoh"` (S6), `"euler"` (the linearized model of step 1) or `"mamba"`, the
             decay of the first with the gain of the second.
         delta_softplus: Whether the step size is the softplus of what is given.
@@ -39,14 +38,13 @@ class SelectiveCell(LinearCell):
     Reference:
         "Context-Selective State Space Models: Feedback is All You Need", equations (S6_model)
         and (linearized_model); A. Gu and T. Dao, "Mamba", 2023, section 3, and its code for
-        `"mamba"`, `skip` and `delta_bias`.
+        `"mamba"` and `skip`.
     """
 
     transition: Tensor
     input_matrix: Tensor | None = None
     output_matrix: Tensor | None = None
     skip: Tensor | None = None
-    delta_bias: Tensor | None = None
     discretization: Discretization = "zoh"
     delta_softplus: bool = False
 
@@ -82,5 +80,4 @@ class SelectiveCell(LinearCell):
     def _step_size(self, delta):
         """Δ, `(..., D, 1)`."""
         delta = delta[..., None]
-        delta = delta if self.delta_bias is None else delta + self.delta_bias
         return softplus(delta) if self.delta_softplus else delta

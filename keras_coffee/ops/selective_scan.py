@@ -11,8 +11,8 @@ from keras_coffee.ops.cell_scan import run
 
 DISCRETIZATIONS = get_args(Discretization)
 
-# Its softplus is zero, even with a bias. Not -∞, which would give gradients of zero times infinity.
-_NO_STEP = -1e30
+# Its softplus is zero. Not -∞, which would give gradients of zero times infinity.
+NO_STEP = -1e30
 
 
 def selective_scan(
@@ -104,11 +104,13 @@ def selective_scan(
     transition = arguments.as_transition(transition, inputs, dtype)
     input_matrix = _as_matrix(input_matrix, "input_matrix", inputs, transition, dtype)
     output_matrix = _as_matrix(output_matrix, "output_matrix", inputs, transition, dtype)
-    fixed = _per_feature({"skip": skip, "delta_bias": delta_bias}, inputs.shape[2], dtype)
-    if not delta_softplus:
-        delta = delta + fixed.pop("delta_bias")[:, 0] if "delta_bias" in fixed else delta
+    per_feature, fixed = (inputs.shape[2],), {}
+    if delta_bias is not None:
+        delta = delta + arguments.as_parameter(delta_bias, "delta_bias", per_feature, dtype)
+    if skip is not None:  # with an axis of length 1 for the states
+        fixed["skip"] = arguments.as_parameter(skip, "skip", per_feature, dtype)[:, None]
     # Δ = 0 is the identity in all discretizations, so no backend needs the mask itself.
-    delta = masking.fill_masked(delta, mask, _NO_STEP if delta_softplus else 0.0)
+    delta = masking.fill_masked(delta, mask, NO_STEP if delta_softplus else 0.0)
     varying = [sequences, delta]
     if len(input_matrix.shape) == 3:
         varying.append(masking.zero_masked(input_matrix, mask))
@@ -135,12 +137,3 @@ def _as_matrix(value: Tensor, name: str, inputs: Tensor, transition: Tensor, dty
     shape = (batch, length, n) if len(value.shape) == 3 else (dim, n)
     arguments.check_shape(value, shape, name, f"(batch, time, {n}) or {(dim, n)}")
     return arguments.in_dtype(value, name, dtype)
-
-
-def _per_feature(given: dict[str, Tensor | None], dim: int, dtype: str) -> dict[str, Tensor]:
-    """Those that are there, `(D,)`, with an axis of length 1 for the states."""
-    found = {name: value for name, value in given.items() if value is not None}
-    return {
-        name: arguments.as_parameter(value, name, (dim,), dtype)[:, None]
-        for name, value in found.items()
-    }

@@ -60,7 +60,7 @@ def test_selective_in_blocks_that_do_not_come_out_even(shape, varying):
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 @pytest.mark.parametrize("shape", CUT, ids=str)
 def test_skip_and_bias_in_blocks_that_do_not_come_out_even(shape, recompute):
-    arrays = selective_arrays(shape, optional=True, delta_softplus=True)
+    arrays = selective_arrays(shape, skip=True, delta_bias=True, delta_softplus=True)
     check_selective(arrays, "float64", "mamba", True, recompute=recompute)
 
 

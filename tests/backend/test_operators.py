@@ -35,17 +35,16 @@ def coffee_sample(dtype, full, requires_grad=False):
 
 
 def selective_sample(dtype, fixed, requires_grad=False):
-    arrays = selective_arrays((2, 4, 3, 2), varying=(True, not fixed), optional=fixed)
+    arrays = selective_arrays((2, 4, 3, 2), varying=(True, not fixed), skip=fixed)
     tensors = {k: torch.tensor(x, dtype=dtype) for k, x in arrays.items()}
     tensors = {k: x.requires_grad_(requires_grad) for k, x in tensors.items()}
     names = "inputs", "delta", "input_matrix", "output_matrix"
     sequences = [*(tensors[k] for k in names), None]
-    weights = [tensors["transition"], *[None] * 4]
+    weights = [tensors["transition"], *[None] * 3]
     options = {"discretization": "mamba" if fixed else "zoh", "delta_softplus": fixed}
     if fixed:
         sequences[3], weights[2] = None, sequences[3]
-        for k, name in ((3, "skip"), (4, "delta_bias")):
-            weights[k] = tensors[name].detach()[:, None].requires_grad_(requires_grad)
+        weights[3] = tensors["skip"].detach()[:, None].requires_grad_(requires_grad)
     return (*sequences, *weights, tensors["initial_state"]), options
 
 

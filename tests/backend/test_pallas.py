@@ -70,9 +70,8 @@ def selective_arguments(arrays, reset=None):
     varying = [m if m.ndim == 3 else None for m in matrices]
     fixed = [m if m.ndim == 2 else None for m in matrices]
     sequences = [arrays["inputs"], arrays["delta"], *varying, reset]
-    found = [arrays.get(name) for name in ("skip", "delta_bias")]
-    per_feature = [None if w is None else w[:, None] for w in found]
-    return sequences, [arrays["transition"], *fixed, *per_feature], arrays["initial_state"]
+    skip = arrays["skip"][:, None] if "skip" in arrays else None
+    return sequences, [arrays["transition"], *fixed, skip], arrays["initial_state"]
 
 
 def driven(name, arguments, *, keep, **options):
@@ -196,7 +195,7 @@ def test_resets_cut_a_row_into_pieces(name, one_step_blocks):
     scan, arrays = (
         (coffee, coffee_arrays(SMALL, gate_scale=0.5, input_scale=1.0, gated=True))
         if name == "coffee"
-        else (functools.partial(selective, **MAMBA), selective_arrays(SMALL, optional=True))
+        else (functools.partial(selective, **MAMBA), selective_arrays(SMALL, skip=True))
     )
     arguments = scan(keep=2, reset=reset), in_pieces(scan(keep=2), reset), arrays
     assert_same(*arguments, "float32", 2e-6)
@@ -233,10 +232,10 @@ def test_selective_of_every_option(discretization, varying, keep, one_step_block
     ],
     ids=str,
 )
-def test_selective_with_skip_bias_and_softplus(
+def test_selective_with_skip_and_softplus(
     discretization, delta_softplus, keep, varying, one_step_blocks
 ):
-    options = {"optional": True, "delta_softplus": delta_softplus}
+    options = {"skip": True, "delta_softplus": delta_softplus}
     arrays = selective_arrays((2, 3, 11, 3), varying=varying, **options)
     check_selective(arrays, "float64", discretization, keep, delta_softplus)
 
@@ -244,15 +243,15 @@ def test_selective_with_skip_bias_and_softplus(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_softplus_of_tiny_and_huge_steps(dtype, one_step_blocks):
     raw = [0, 1e-8, 1, -1, 5, -16, 17.5, -30, 30, 50, -60, -80, 90, -1e3, 1e4, -1e30]
-    arrays = selective_arrays((1, 1, len(raw), 1), optional=True)
-    arrays |= {"delta": np.float32(raw)[None, None], "delta_bias": np.float32(raw[::-1])}
+    arrays = selective_arrays((1, 1, len(raw), 1), skip=True)
+    arrays["delta"] = np.float32(raw)[None, None]
     check_selective(arrays, dtype, "mamba", delta_softplus=True)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (0, 3, 2, 2)], ids=str)
 def test_selective_of_every_shape(shape, one_step_blocks):
     check_selective(selective_arrays(shape))
-    arrays = selective_arrays(shape, optional=True, delta_softplus=True)
+    arrays = selective_arrays(shape, skip=True, delta_softplus=True)
     check_selective(arrays, "float32", "mamba", delta_softplus=True)
 
 

@@ -113,7 +113,7 @@ MAMBA = {"discretization": "mamba", "delta_softplus": True}
         (
             functools.partial(selective_scan, **MAMBA),
             functools.partial(oracles.selective, **MAMBA),
-            functools.partial(selective_arrays, optional=True, delta_softplus=True),
+            functools.partial(selective_arrays, skip=True, delta_bias=True, delta_softplus=True),
         ),
     ],
     ids=["coffee", "selective"],

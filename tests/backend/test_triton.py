@@ -128,13 +128,12 @@ def selective(keep, discretization="zoh", delta_softplus=False, reset=None):
         output_matrix,
         initial_state,
         skip=None,
-        delta_bias=None,
     ):
         matrices = input_matrix, output_matrix
         varying = [m if m.ndim == 3 else None for m in matrices]
         sequences = inputs, delta, *varying, mark(reset, inputs)
-        per_feature = [None if w is None else w[:, None] for w in (skip, delta_bias)]
-        weights = transition, *(m if m.ndim == 2 else None for m in matrices), *per_feature
+        fixed = [m if m.ndim == 2 else None for m in matrices]
+        weights = transition, *fixed, None if skip is None else skip[:, None]
         options = {"discretization": discretization, "delta_softplus": delta_softplus, "keep": keep}
         recurrence = triton_selective.RECURRENCE
         return Kernels.apply(recurrence, options, 5, initial_state, *sequences, *weights)
@@ -237,9 +236,9 @@ def test_selective_with_every_option(discretization, varying):
 
 # Tiles that are filled and that are not, and a last stretch of one step.
 @pytest.mark.parametrize(
-    ("without", "delta_softplus", "discretization", "tiling"),
+    ("skip", "delta_softplus", "discretization", "tiling"),
     product(
-        ((), ("skip",), ("delta_bias",)),
+        (False, True),
         (False, True),
         ("zoh", "mamba"),
         ("few pairs", "many pairs"),
@@ -247,17 +246,16 @@ def test_selective_with_every_option(discretization, varying):
     indirect=["tiling"],
     ids=str,
 )
-def test_selective_with_skip_bias_and_softplus(without, delta_softplus, discretization, tiling):
-    arrays = selective_arrays((2, 9, 3, 4), optional=True, delta_softplus=delta_softplus)
-    arrays = {k: a for k, a in arrays.items() if k not in without}
+def test_selective_with_skip_and_softplus(skip, delta_softplus, discretization, tiling):
+    arrays = selective_arrays((2, 9, 3, 4), skip=skip, delta_softplus=delta_softplus)
     check_selective(arrays, 4, "float64", discretization, delta_softplus)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_softplus_of_tiny_and_huge_steps(dtype):
     raw = [0, 1e-8, 1, -1, 5, -16, 17.5, -30, 30, 50, -60, -80, 90, -1e3, 1e4, -1e30]
-    arrays = selective_arrays((1, 1, len(raw), 1), optional=True)
-    arrays |= {"delta": np.float32(raw)[None, None], "delta_bias": np.float32(raw[::-1])}
+    arrays = selective_arrays((1, 1, len(raw), 1), skip=True)
+    arrays["delta"] = np.float32(raw)[None, None]
     check_selective(arrays, 1, dtype, "mamba", True)
 
 
@@ -329,7 +327,7 @@ def test_resets_cut_a_row_into_pieces(scan, keep):
 
 RESET_ARRAYS = {
     coffee: functools.partial(coffee_arrays, gate_scale=0.5, input_scale=1.0, gated=True),
-    selective: functools.partial(selective_arrays, optional=True),
+    selective: functools.partial(selective_arrays, skip=True),
 }
 
 

@@ -31,7 +31,6 @@ if DEVICE == "cpu":
 SEQUENCES = ("inputs", "gate_inputs", "mask", "reset")
 WEIGHTS = ("transition", "gate", "readout", "input_matrix", "output_gate", "gate_bias")
 MATRICES = ("input_matrix", "output_matrix")
-PER_FEATURE = ("skip", "delta_bias")
 
 # The interpreter computes with NumPy, which warns of what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -66,7 +65,7 @@ def run_selective(arrays, **options):
     """Outputs, final state, and gradients by name."""
     over_time = [name if arrays[name].ndim == 3 else None for name in MATRICES]
     fixed = [name if arrays[name].ndim == 2 else None for name in MATRICES]
-    names = ("inputs", "delta", *over_time, "reset"), ("transition", *fixed, *PER_FEATURE)
+    names = ("inputs", "delta", *over_time, "reset"), ("transition", *fixed, "skip")
     options = {"discretization": "zoh", "delta_softplus": False} | options
     return run(triton_selective.RECURRENCE, arrays, *names, **options)
 
@@ -84,7 +83,8 @@ def run(
 ):
     """Outputs, final state, and gradients by name, of sequences and weights of these names."""
     tensors = {name: tensor(array, dtype) for name, array in arrays.items()}
-    tensors |= {name: tensors[name][:, None] for name in PER_FEATURE if name in tensors}
+    if "skip" in tensors:
+        tensors["skip"] = tensors["skip"][:, None]
     arguments = [[tensors.get(name) for name in names] for names in (sequences, weights)]
     options["keep"] = keep
     state = tensors["initial_state"]
@@ -99,7 +99,8 @@ def run(
     )
     named = zip((*sequences, *weights), (*by_sequences, *by_weights), strict=True)
     gradients = {name: gradient for name, gradient in named if gradient is not None}
-    gradients |= {name: gradients[name][:, 0] for name in PER_FEATURE if name in gradients}
+    if "skip" in gradients:
+        gradients["skip"] = gradients["skip"][:, 0]
     assert set(gradients) == set(arrays) - {"initial_state", "mask", "reset"}
     return outputs, final, gradients | {"initial_state": by_state}
 
@@ -249,7 +250,7 @@ def close(actual, expected):
 
 RESET_ARRAYS = {
     run_coffee: functools.partial(coffee_arrays, gate_scale=0.5, input_scale=1.0, gated=True),
-    run_selective: functools.partial(selective_arrays, optional=True),
+    run_selective: functools.partial(selective_arrays, skip=True),
 }
 
 
@@ -299,10 +300,8 @@ def test_selective_scan_of_every_option(discretization, varying):
 @pytest.mark.parametrize(
     ("discretization", "delta_softplus"), [("zoh", True), ("mamba", True), ("mamba", False)]
 )
-def test_selective_scan_with_skip_bias_and_softplus(
-    short_windows, discretization, delta_softplus, keep
-):
-    arrays = selective_arrays((1, 35, 5, 3), optional=True, delta_softplus=delta_softplus)
+def test_selective_scan_with_skip_and_softplus(short_windows, discretization, delta_softplus, keep):
+    arrays = selective_arrays((1, 35, 5, 3), skip=True, delta_softplus=delta_softplus)
     check_selective(arrays, "float64", discretization, delta_softplus, keep=keep)
 
 

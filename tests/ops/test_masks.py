@@ -28,7 +28,7 @@ def scans():
     for varying in ((True, True), (False, False)):
         yield f"selective-{varying}", selective_scan, selective_arrays(SHAPE, varying=varying), {}
     for delta_softplus in (False, True):
-        arrays = selective_arrays(SHAPE, optional=True, delta_softplus=delta_softplus)
+        arrays = selective_arrays(SHAPE, skip=True, delta_bias=True, delta_softplus=delta_softplus)
         options = {"discretization": "mamba", "delta_softplus": delta_softplus}
         yield f"mamba-{delta_softplus}", selective_scan, arrays, options
 

@@ -63,13 +63,13 @@ def test_values_and_gradients_of_every_option(discretization, varying):
     ("discretization", "delta_softplus"), [("zoh", True), ("mamba", True), ("mamba", False)]
 )
 def test_values_and_gradients_with_skip_bias_and_softplus(discretization, delta_softplus, dtype):
-    arrays = selective_arrays(SHAPE, optional=True, delta_softplus=delta_softplus)
+    arrays = selective_arrays(SHAPE, skip=True, delta_bias=True, delta_softplus=delta_softplus)
     check(arrays, dtype, discretization, delta_softplus)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_skip_alone_and_softplus_alone(dtype):
-    arrays = selective_arrays(SHAPE, optional=True, delta_softplus=True)
+    arrays = selective_arrays(SHAPE, skip=True, delta_bias=True, delta_softplus=True)
     check({k: a for k, a in arrays.items() if k != "skip"}, dtype, "mamba", True, recompute=True)
     check({k: a for k, a in arrays.items() if k != "delta_bias"}, dtype, "mamba", True)
     del arrays["skip"], arrays["delta_bias"]
@@ -230,7 +230,7 @@ def test_other_arrays_take_the_dtype_of_the_inputs():
 
 @pytest.mark.parametrize("varying", [(True, True), (False, False)], ids=str)
 def test_lists_take_the_precision_of_the_inputs(varying):
-    arrays = selective_arrays((1, 5, 2, 2), varying=varying, optional=True)
+    arrays = selective_arrays((1, 5, 2, 2), varying=varying, skip=True, delta_bias=True)
     arrays = {name: widened(array) / 3 for name, array in arrays.items()}
     lists = {name: array.tolist() for name, array in arrays.items() if name != "inputs"}
     with precision("float64"):

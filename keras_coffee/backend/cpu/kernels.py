@@ -71,8 +71,8 @@ RECURRENCES = {
     ),
     "selective": Recurrence(
         sequences=("inputs", "delta", "varying_input_matrix", "varying_output_matrix", "reset"),
-        weights=("transition", "input_matrix", "output_matrix", "skip", "delta_bias"),
-        per_feature=("skip", "delta_bias"),
+        weights=("transition", "input_matrix", "output_matrix", "skip"),
+        per_feature=("skip",),
         shared=("varying_input_matrix", "varying_output_matrix"),
     ),
 }

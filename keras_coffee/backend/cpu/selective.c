@@ -3,15 +3,15 @@
  *   x' = e^z x + Δ φ(z) b u,  z = λ Δ,  φ(z) = (e^z - 1) / z;  y = Σ C x' + s u
  *
  * Options: DISCRETIZATION, of which EULER takes 1 + z and 1 for e^z and φ, and MAMBA e^z and 1;
- * DELTA_SOFTPLUS, with which Δ = softplus(d + β) of the given d, else d + β. Each of b and C is
- * either a sequence (B, T, n), which the features share, or a weight (D, n); s and β are weights
- * (D, 1). Where a reset is not 0, x is zero before the step.
+ * DELTA_SOFTPLUS, with which Δ is the softplus of what is given. Each of b and C is either a sequence
+ * (B, T, n), which the features share, or a weight (D, n); s is a weight (D, 1). Where a reset is not
+ * 0, x is zero before the step.
  */
 #include "common.h"
 
 enum { ZERO_ORDER_HOLD, EULER, MAMBA };
 enum { INPUTS, DELTA, VARYING_INPUT_MATRIX, VARYING_OUTPUT_MATRIX, RESET, SEQUENCES };
-enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, DELTA_BIAS, WEIGHTS };
+enum { TRANSITION, INPUT_MATRIX, OUTPUT_MATRIX, SKIP, WEIGHTS };
 
 /* What comes from an exponential and is kept of each step of a chunk: to compute it again takes
  * longer than to write and read it. e^z, and with a hold φ(z) and φ'(z). */
@@ -25,7 +25,7 @@ typedef struct {
   real *states, *factors;                          /* (steps, n, stride), see `compute_again` */
   real *inputs, *delta, *outputs, *grads;          /* (stride) */
   real *delta_slope;                               /* (stride), of Δ by what is given */
-  real *skip, *bias, *skip_sums, *bias_sums;       /* (stride) */
+  real *skip, *skip_sums;                          /* (stride) */
   const real *input_row, *output_row;              /* (n), see `load_row` */
   void *base;
 } space;
@@ -34,7 +34,7 @@ typedef struct {
 static space allocate(const sizes *s, int64_t steps) {
   const int64_t stride = whole_vectors(s->sequences * s->features), row = s->states * stride;
   space w;
-  w.transition = zeros((8 + (1 + FACTORS) * steps) * row + 9 * stride, &w.base);
+  w.transition = zeros((8 + (1 + FACTORS) * steps) * row + 7 * stride, &w.base);
   w.input_matrix = w.transition + row;
   w.output_matrix = w.input_matrix + row;
   w.sums = w.output_matrix + row;
@@ -49,10 +49,8 @@ static space allocate(const sizes *s, int64_t steps) {
   w.grads = w.outputs + stride;
   w.delta_slope = w.grads + stride;
   w.skip = w.delta_slope + stride;
-  w.bias = w.skip + stride;
-  w.skip_sums = w.bias + stride;
-  w.bias_sums = w.skip_sums + stride;
-  w.states = w.bias_sums + stride;
+  w.skip_sums = w.skip + stride;
+  w.states = w.skip_sums + stride;
   return w;
 }
 
@@ -89,7 +87,6 @@ INLINE void load_row(const sizes *s, block x, int64_t t, const real *from, real 
 INLINE void load_sources(const sizes *s, block x, int64_t t, real *const *sequences, space *w) {
   gather(s, x, t, sequences[INPUTS], w->inputs);
   gather(s, x, t, sequences[DELTA], w->delta);
-  if (HAS_DELTA_BIAS) EACH_LANE(p, x.stride) w->delta[p] += w->bias[p];
   if (DELTA_SOFTPLUS) EACH_LANE(p, x.stride) w->delta[p] = softplus(w->delta[p], w->delta_slope + p);
   if (HAS_VARYING_INPUT_MATRIX)
     load_row(s, x, t, sequences[VARYING_INPUT_MATRIX], w->input_matrix, &w->input_row);
@@ -106,7 +103,6 @@ static void load_weights(const sizes *s, block x, real *const *weights, space *w
   if (HAS_INPUT_MATRIX) load_weight(x, s->states, weights[INPUT_MATRIX], w->input_matrix);
   if (HAS_OUTPUT_MATRIX) load_weight(x, s->states, weights[OUTPUT_MATRIX], w->output_matrix);
   if (HAS_SKIP) load_weight(x, 1, weights[SKIP], w->skip);
-  if (HAS_DELTA_BIAS) load_weight(x, 1, weights[DELTA_BIAS], w->bias);
 }
 
 /* e^z, φ(z) and φ'(z), or what stands for them. With z = k ln(2) + f and e^f = 1 + f (1 + f r), all
@@ -247,7 +243,6 @@ INLINE void retreat_lanes(const sizes *s, block x, space *w, const real *states,
   EACH_LANE(p, x.stride) {
     if (HAS_SKIP) w->skip_sums[p] += g[p] * u[p], grad_inputs[p] += g[p] * w->skip[p];
     if (DELTA_SOFTPLUS) grad_delta[p] *= w->delta_slope[p];
-    if (HAS_DELTA_BIAS) w->bias_sums[p] += grad_delta[p];
   }
 }
 
@@ -299,7 +294,6 @@ static void clear_sums(block x, int64_t row, space *w) {
   memset(w->input_sums, 0, row * sizeof(real));
   memset(w->output_sums, 0, row * sizeof(real));
   memset(w->skip_sums, 0, x.stride * sizeof(real));
-  memset(w->bias_sums, 0, x.stride * sizeof(real));
 }
 
 int scan_backward(const sizes *s, real *const *arrays) {
@@ -346,7 +340,6 @@ int scan_backward(const sizes *s, real *const *arrays) {
     if (HAS_INPUT_MATRIX) sum_weight(s, x, from, n, w.input_sums, grad_weights[INPUT_MATRIX]);
     if (HAS_OUTPUT_MATRIX) sum_weight(s, x, from, n, w.output_sums, grad_weights[OUTPUT_MATRIX]);
     if (HAS_SKIP) sum_weight(s, x, from, 1, w.skip_sums, grad_weights[SKIP]);
-    if (HAS_DELTA_BIAS) sum_weight(s, x, from, 1, w.bias_sums, grad_weights[DELTA_BIAS]);
   }
   free(w.base);
   restore_mode(mode);

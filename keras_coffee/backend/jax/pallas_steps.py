@@ -43,15 +43,14 @@ def _selective_advance(weights, state, inputs_t, discretization, delta_softplus)
 
     Mamba has the decay of the first and the gain of the second.
     """
-    (transition, fixed, _, _, bias), (source, delta, varying, _) = weights, inputs_t
-    delta = delta if bias is None else delta + bias
+    (transition, fixed, _, _), (source, delta, varying, _) = weights, inputs_t
     delta = _softplus(delta) if delta_softplus else delta
     decay, gain = _DISCRETIZE[discretization](transition, delta)
     return decay * state + gain * (fixed if varying is None else varying) * source
 
 
 def _selective_read(weights, state, inputs_t):
-    (_, _, fixed, skip, _), (source, _, _, varying) = weights, inputs_t
+    (_, _, fixed, skip), (source, _, _, varying) = weights, inputs_t
     terms = (fixed if varying is None else varying) * state
     if skip is not None:  # Once: the first state takes it along.
         is_first = lax.broadcasted_iota(jnp.int32, terms.shape, 0) == 0

@@ -26,8 +26,7 @@ _SCHEMAS = {
     ),
     "selective": (
         "Tensor inputs, Tensor delta, Tensor? input_matrix, Tensor? output_matrix, Tensor? reset",
-        "Tensor transition, Tensor? fixed_input_matrix, Tensor? fixed_output_matrix, "
-        "Tensor? skip, Tensor? delta_bias",
+        "Tensor transition, Tensor? fixed_input_matrix, Tensor? fixed_output_matrix, Tensor? skip",
         "str discretization, bool delta_softplus",
     ),
 }

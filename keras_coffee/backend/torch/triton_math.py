@@ -48,7 +48,14 @@ def exponential(weight, x):
 @triton.jit
 def softplus(x):
     """log(1 + e^x) and its derivative, the sigmoid; both to their last digits, however small."""
-    e = tl.exp2(-tl.abs(x) * _LOG2_E)
+    # e^-|x| is 2^-k e^-f: the product of x and log2(e) alone would lose digits where |x| is large.
+    # From 1000 on it is zero, and a minimum would lose a NaN.
+    far = tl.abs(x)
+    far = tl.where(far > 1000, 1000.0, far)
+    k = tl.floor(far * _LOG2_E + 0.5)
+    # ln 2 in two parts, of which the first has so few digits that the product is exact.
+    f = (far - k * 0.693359375) + k * 2.121944400546905827679e-4
+    e = tl.exp2(-k) * tl.exp2(-f * _LOG2_E)
     # log(1 + e) = 2 artanh(s) with s = e / (2 + e) ≤ 1/3; near zero log(1 + e) would cancel.
     s = e / (2 + e)
     square, series = s * s, tl.zeros_like(x)

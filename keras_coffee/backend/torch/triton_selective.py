@@ -40,7 +40,7 @@ class _Settings(NamedTuple):
 
 @triton.jit
 def _step(state, x, shared, weights, is_step, settings):
-    delta, _ = _step_size(x[1], weights[4], is_step, settings)
+    delta, _ = _step_size(x[1], is_step, settings)
     decay, gain, _, _, _ = _discretize(delta, weights[0], settings)
     return decay * state + gain * (_varying_or_fixed(shared[0], weights[1]) * x[0]), decay
 
@@ -62,15 +62,11 @@ def _varying_or_fixed(varying, fixed):
 
 
 @triton.jit
-def _step_size(given, bias, is_step, settings):
+def _step_size(given, is_step, settings):
     """Δ and its derivative by what is given, both zero outside of time."""
-    if bias is not None:
-        given += bias
     if settings.delta_softplus:
         delta, slope = softplus(given)
         return tl.where(is_step, delta, 0.0), tl.where(is_step, slope, 0.0)
-    elif bias is not None:
-        return tl.where(is_step, given, 0.0), tl.where(is_step, 1.0, 0.0)
     else:
         return given, 1.0
 
@@ -92,10 +88,10 @@ def _discretize(delta, rate, settings):
 
 @triton.jit
 def _step_back(adjoint, sums, state, x, shared, grad, weights, is_state, is_step, settings):
-    rate, fixed_input, fixed_output, skip, bias = weights
-    by_rate, by_fixed_input, by_fixed_output, by_skip, by_bias = sums
+    rate, fixed_input, fixed_output, skip = weights
+    by_rate, by_fixed_input, by_fixed_output, by_skip = sums
     source = x[0]
-    delta, delta_slope = _step_size(x[1], bias, is_step, settings)
+    delta, delta_slope = _step_size(x[1], is_step, settings)
     decay, gain, slope, decay_slope, gain_slope = _discretize(delta, rate, settings)
     write = _varying_or_fixed(shared[0], fixed_input)
     read = _varying_or_fixed(shared[1], fixed_output)
@@ -116,9 +112,7 @@ def _step_back(adjoint, sums, state, x, shared, grad, weights, is_state, is_step
     if skip is not None:
         by_skip += grad * source
         by_source += grad * skip
-    if bias is not None:
-        by_bias += by_delta
-    sums = (by_rate, by_fixed_input, by_fixed_output, by_skip, by_bias)
+    sums = (by_rate, by_fixed_input, by_fixed_output, by_skip)
     return adjoint * decay, sums, (by_source, by_delta, None), (by_write, by_read)
 
 
