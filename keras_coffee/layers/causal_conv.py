@@ -1,6 +1,6 @@
 """A depthwise convolution over the past, as a recurrent layer."""
 
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -100,6 +100,17 @@ class CausalConv1D(RecurrentLayer):
         mask: Tensor | None,
         reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        outputs, state = self.convolve(inputs, initial_state, mask, reset)
+        return masking.repeat_last(outputs, mask, reset), state
+
+    def convolve(
+        self,
+        inputs: Tensor,
+        initial_state: Tensor | None,
+        mask: Tensor | None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Like `scan`, except that outputs at masked steps may be any finite numbers."""
         check_time(inputs, "inputs")
         if initial_state is None:
             (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
@@ -113,17 +124,12 @@ class CausalConv1D(RecurrentLayer):
             outputs = sum(kernel[-1 - k] * x for k, x in enumerate(delayed))
         if self.use_bias:
             outputs = outputs + cast(self.bias, dtype_of(inputs))
-        return masking.repeat_last(self.activation(outputs), mask, reset), state
+        return self.activation(outputs), state
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)
         own = {"kernel_size": self.kernel_size, "activation": activation, "use_bias": self.use_bias}
         return {**super().get_config(), **own}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        # These were ignored once, so older files may have others.
-        return cls(**{**config, "solver": "auto", "recompute": False})
 
 
 def _window(
@@ -137,17 +143,17 @@ def _window(
         return delayed, known[:, -size:] if size else state
     # All steps that made the state count, and none of them begins a sequence.
     counted = ops.ones(ops.shape(state)[:2], "bool")
-    if mask is not None:
-        mask = ops.concatenate([counted, mask], axis=1)
+    every = ops.ones_like(inputs[..., 0], "bool") if mask is None else mask
+    mask = ops.concatenate([counted, every], axis=1)
     if reset is not None:
         reset = ops.concatenate([ops.logical_not(counted), reset], axis=1)
-    goes_on = None if reset is None else ops.logical_not(reset)
+    at = masking.last_that_counts(mask, reset)
+    before = ops.concatenate([ops.zeros_like(at[:, :1]), at[:, :-1]], axis=1)
+    before = before if reset is None else masking.zero_masked(before, ops.logical_not(reset))
     delayed, latest = [inputs], []
     for _ in range(size):
+        latest.append(masking.at_steps(known, at[:, -1:]))
         # What a step that counts has seen is what the one before it that counts had, and so on.
-        known = masking.repeat_last(known, mask, reset)
-        latest.append(known[:, -1:])
-        known = ops.concatenate([ops.zeros_like(known[:, :1]), known[:, :-1]], axis=1)
-        known = masking.zero_masked(known, goes_on)
-        delayed.append(known[:, size:])
+        at = masking.at_steps(before, at)
+        delayed.append(masking.at_steps(known, at[:, size:]))
     return delayed, ops.concatenate(latest[::-1], axis=1) if size else state

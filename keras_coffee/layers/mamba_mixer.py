@@ -14,7 +14,7 @@ from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec,
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
 from keras_coffee.ops.arguments import cast, dtype_of
-from keras_coffee.ops.selective_scan import selective_scan
+from keras_coffee.ops.selective_scan import NO_STEP, selective_scan
 
 # Of Mamba's own recurrence, absent where another layer takes its place.
 _SELECTIVE = ("selection_projection", "step_projection", "step_bias", "log_transition", "skip")
@@ -206,8 +206,7 @@ class MambaMixer(RecurrentLayer):
         inner = self.expand * inputs.shape[-1]
         mixed, gate = branches[..., :inner], branches[..., inner:]
         if self.convolution is not None:
-            mixed, states[:1] = self.convolution._run(mixed, states[:1], mask, reset)
-            mixed = cast(mixed, dtype_of(inputs))
+            mixed, states[0] = self.convolution.convolve(mixed, states[0], mask, reset)
         first = 0 if self.convolution is None else 1
         mixed, states[first:] = self._mixed(mixed, states[first:], mask, reset)
         gated = cast(mixed, dtype_of(inputs)) * ops.silu(gate)
@@ -230,9 +229,11 @@ class MambaMixer(RecurrentLayer):
             return self.mixer._run(inputs, states, mask, reset)
         selected = self.project(inputs, self.selection_projection)
         first, second = selected.shape[-1] - 2 * self.n, selected.shape[-1] - self.n
+        delta = cast(self.project(selected[..., :first], self.step_projection), self.state_dtype)
         outputs, state = selective_scan(
             inputs,
-            delta=self.project(selected[..., :first], self.step_projection),
+            # Holds the state at masked steps. The outputs there are replaced at the end.
+            delta=masking.fill_masked(delta, mask, NO_STEP),
             transition=-ops.exp(cast(self.log_transition, self.state_dtype)),
             input_matrix=selected[..., first:second],
             output_matrix=selected[..., second:],
@@ -241,7 +242,6 @@ class MambaMixer(RecurrentLayer):
             delta_softplus=True,
             delta_bias=self.step_bias,
             initial_state=states[0],
-            mask=mask,
             reset=reset,
             solver=self.solver,
             recompute=self.recompute,
@@ -329,13 +329,5 @@ def with_mixer(config: dict[str, Any], custom_objects: dict[str, Any] | None) ->
     """A configuration with the layer in it made again."""
     if config.get("mixer") is None:
         return config
-    saved = config["mixer"]
-    own = {name: _ONCE_IGNORED.get(name, value) for name, value in saved["config"].items()}
     with keras.saving.CustomObjectScope(custom_objects or {}):
-        mixer = keras.saving.deserialize_keras_object({**saved, "config": own})
-    # A solver and `recompute` beside a mixer were ignored once too.
-    return {**config, "mixer": mixer, "solver": "auto", "recompute": False}
-
-
-# What mixers in older files may have otherwise, where it had no effect.
-_ONCE_IGNORED = {"return_sequences": True, "return_state": False, "zero_output_for_mask": False}
+        return {**config, "mixer": keras.saving.deserialize_keras_object(config["mixer"])}

@@ -53,25 +53,29 @@ def zero_before_first(outputs: Tensor, mask: Tensor | None, reset: Tensor | None
         return outputs
     if reset is None:  # a sum is quicker than a scan
         return zero_masked(outputs, ops.cumsum(ops.cast(mask, "int32"), axis=1) > 0)
-    return zero_masked(outputs, _last_that_counts(mask, reset) > 0)
+    return zero_masked(outputs, last_that_counts(mask, reset) > 0)
 
 
 def repeat_last(x: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
     """`x`, `(B, T, ...)`, with its last value that counts at masked steps, or zero."""
     if mask is None or 0 in x.shape:
         return x
+    return at_steps(x, last_that_counts(mask, reset))
+
+
+def at_steps(x: Tensor, steps: Tensor) -> Tensor:
+    """`x`, `(B, T, ...)`, at steps `(B, S)` of the same sequences: 1 is the first, 0 is zeros."""
     if "complex" in str(x.dtype):  # PyTorch picks no complex numbers
-        return complex_of(*(repeat_last(part, mask, reset) for part in (ops.real(x), ops.imag(x))))
-    last = _last_that_counts(mask, reset)
+        return complex_of(*(at_steps(part, steps) for part in (ops.real(x), ops.imag(x))))
     # No size is asked for, which an exporter may not know.
-    ones = ops.ones_like(last)
-    rows, length = ops.cumsum(ones, axis=0) - 1, ops.cumsum(ones, axis=1)[:, -1:]
-    rows, length, at = (ops.cast(y, "int32") for y in (rows, length, ops.maximum(last - 1, 0)))
+    ones = ops.ones_like(x[(slice(None), slice(None), *[0] * (len(x.shape) - 2))], dtype="int32")
+    rows, length = ops.cumsum(ones[:, :1], axis=0) - 1, ops.cumsum(ones[:1], axis=1)[:, -1:]
+    at = rows * length + ops.cast(ops.maximum(steps - 1, 0), "int32")
     flat = ops.reshape(x, (-1, *x.shape[2:]))
-    return zero_masked(ops.take(flat, rows * length + at, axis=0), last > 0)
+    return zero_masked(ops.take(flat, at, axis=0), steps > 0)
 
 
-def _last_that_counts(mask: Tensor, reset: Tensor | None) -> Tensor:
+def last_that_counts(mask: Tensor, reset: Tensor | None) -> Tensor:
     """The number from 1 on of the last step of the same sequence that counts, `(B, T)`, or 0.
 
     By a linear scan: exporters know no running maximum. It is exact up to T = 2^24.

@@ -262,16 +262,6 @@ def test_mixers_that_are_refused(make_layer):
         make_layer(mixer).build((None, None, DIM))
 
 
-@pytest.mark.parametrize("layer", [Block(CoffeeLayer(2)), MambaMixer(mixer=CoffeeLayer(2))])
-def test_files_may_have_options_of_a_mixer_that_were_ignored_once(layer):
-    config = layer.get_config()
-    config["mixer"]["config"] |= {"return_sequences": False, "return_state": True}
-    config |= {"solver": "sequential", "recompute": True}
-    again = type(layer).from_config(config)
-    assert again.mixer.return_sequences and not again.mixer.return_state
-    assert (again.solver, again.recompute) == ("auto", False)
-
-
 def test_a_configuration_may_leave_out_what_has_a_default():
     layer = MambaMixer.from_config({"n": 4})
     assert (layer.n, layer.mixer) == (4, None)
