@@ -25,4 +25,5 @@ def __getattr__(name: str) -> _ModuleType:
     """`keras_coffee.visualization`, imported when it is asked for: it needs matplotlib."""
     if name == "visualization":
         return _importlib.import_module("keras_coffee.visualization")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = f". It is keras_coffee.layers.{name}" * hasattr(layers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{place}")

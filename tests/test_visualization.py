@@ -526,5 +526,7 @@ def test_matplotlib_is_asked_for_only_where_it_is_needed(monkeypatch):
     monkeypatch.delattr(keras_coffee, "visualization")
     with pytest.raises(ImportError, match=r"its extra: keras-coffee\[plots\]"):
         keras_coffee.visualization  # noqa: B018
-    with pytest.raises(AttributeError, match="has no attribute 'visualisation'"):
+    with pytest.raises(AttributeError, match="'MinGRU'. It is keras_coffee.layers.MinGRU$"):
+        keras_coffee.MinGRU  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'visualisation'$"):
         keras_coffee.visualisation  # noqa: B018

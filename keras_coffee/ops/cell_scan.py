@@ -56,7 +56,7 @@ def cell_scan(
 
     Raises:
         ValueError: if a shape does not fit, T is 0, `step` returns a state of another shape or
-            dtype, `solver` is unknown, or `recompute` meets a parallel solver.
+            dtype, the structure or `solver` is unknown, or `recompute` meets a parallel solver.
         TypeError: if `cell` is no `Cell`, the state has another dtype or is complex for `"elk"`, or
             a tensor is symbolic.
 

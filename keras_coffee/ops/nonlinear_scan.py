@@ -9,9 +9,6 @@ from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.ops.cell_scan import prepared
 from keras_coffee.solvers import trajectory
-from keras_coffee.solvers.algebra import BY_STRUCTURE
-
-STRUCTURES = tuple(BY_STRUCTURE)
 
 
 def nonlinear_scan(
@@ -66,11 +63,6 @@ def nonlinear_scan(
         Y. H. Lim et al., "Parallelizing non-linear sequential models over the sequence length",
         2024.
     """
-    if getattr(cell, "structure", None) not in STRUCTURES:
-        raise ValueError(
-            f"`cell.structure` must be one of {STRUCTURES}, received "
-            f"{getattr(cell, 'structure', None)!r}. It says what the cell's Jacobian is."
-        )
     inputs, initial_state, *marks = prepared(inputs, initial_state, mask, reset, is_real=True)
     found = solvers.choose(solver, "nonlinear", keras.tree.flatten(inputs)[0], None)
     return trajectory.solve(found, cell, initial_state, inputs, *marks)

@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import keras
 from keras import ops
 
 from keras_coffee import backend
+from keras_coffee._checks import one_of
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.cell import Cell
+from keras_coffee.cells.cell import Cell, Structure
 from keras_coffee.cells.functions import align
 
 Tensors = list[Tensor]
@@ -52,7 +53,7 @@ class Recurrence:
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
-        ValueError: if the structure is diagonal and the state is not one tensor.
+        ValueError: if the structure is unknown, or diagonal and the state is not one tensor.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Recurrence:
     ):
         self._template = _Template(cell)
         self.marks = marks
+        one_of(f"{type(cell).__name__}.structure", cell.structure, get_args(Structure))
         takes_marks = all(mark in cell.SEQUENCES for mark in marks)
         self.kernel = cell.kernel_name if has_kernel and takes_marks else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts

@@ -631,6 +631,7 @@ def test_a_layer_without_n_says_what_to_do(layer_class):
         (lambda: CausalConv1D(3, units=8), "CausalConv1D has no `units`: .* inputs. Put a keras"),
         (lambda: MambaMixer(d_state=4), "MambaMixer has no argument `d_state`. .* mean `n`"),
         (lambda: S6Layer(d_state=4), "S6Layer has no argument `d_state`. Did you mean `n`"),
+        (lambda: MinGRU(n=4), "MinGRU has no argument `n`. Did you mean `units`"),
         (lambda: MambaMixer(d_model=4), "no argument `d_model`. Its width is that of its inputs"),
         (lambda: CoffeeLayer(4, recurrent_initializer="zeros"), "Each of its weights has an init"),
         (lambda: MambaMixer(d_conv=4), "`d_conv`. Did you mean `kernel_size`"),

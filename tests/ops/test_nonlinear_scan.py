@@ -11,7 +11,7 @@ from gradients import compiled, value_and_gradients
 from keras import ops
 
 from keras_coffee.cells import Cell, ElmanCell
-from keras_coffee.ops import coffee_scan, linear_scan, nonlinear_scan, selective_scan
+from keras_coffee.ops import cell_scan, coffee_scan, linear_scan, nonlinear_scan, selective_scan
 from keras_coffee.solvers import Elk, Newton
 
 SOLVERS = ["sequential", Newton(window=8), Elk(window=8)]
@@ -228,5 +228,8 @@ def test_arguments_of_unfit_type(changed, message):
 def test_unknown_structure(structure):
     data = arrays()
     cell = Leaky(data["weight"], structure)
-    with pytest.raises(ValueError, match=r"`cell\.structure` must be one of \('diagonal', 'dense'"):
-        nonlinear_scan(cell, {"u": data["u"], "v": data["v"]}, data["state"])
+    for scan in (nonlinear_scan, cell_scan):
+        with pytest.raises(
+            ValueError, match=r"`Leaky\.structure` must be one of \('diagonal', 'den"
+        ):
+            scan(cell, {"u": data["u"], "v": data["v"]}, data["state"])
