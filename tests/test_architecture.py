@@ -25,7 +25,7 @@ ALLOWED = {
     "initializers": {"_typing"},
     "constraints": {"_typing"},
     "callbacks": {"layers", "solvers"},
-    "cells": {"_typing"},
+    "cells": {"_typing", "backend"},
     "diagnostics": {"_typing", "backend", "cells", "layers", "ops", "solvers"},
     "solvers": {"_checks", "_typing", "backend", "cells"},
     "ops": {"_checks", "_typing", "backend", "cells", "solvers"},

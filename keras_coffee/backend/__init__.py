@@ -54,6 +54,7 @@ linear_scan = framework.linear_scan
 # What solvers are built from.
 associative_scan = framework.associative_scan
 compiled = framework.compiled
+complex_of = framework.complex_of
 exponent = framework.exponent
 implicit_states = framework.implicit_states
 power_of_two = framework.power_of_two

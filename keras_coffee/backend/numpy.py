@@ -126,6 +126,11 @@ def is_converted_to_onnx():
     return False
 
 
+def complex_of(real, imaginary):
+    """A complex array of the precision of its parts. Keras' own is always complex64."""
+    return real + np.array(1j, "complex64") * imaginary
+
+
 def where(mask, x, y):
     """`x` where the mask is True, else `y`. Keras' own rounds complex128 to complex64."""
     return np.where(mask, x, y)

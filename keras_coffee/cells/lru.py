@@ -4,9 +4,9 @@ import dataclasses
 
 from keras import ops
 
+from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import LinearCell
-from keras_coffee.cells.functions import complex_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,9 @@ class LRUCell(LinearCell):
 
     def affine(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """λ `(n,)` and the drives."""
-        return ops.exp(complex_of(-ops.exp(self.log_decay), ops.exp(self.log_phase))), inputs[0]
+        return ops.exp(
+            backend.complex_of(-ops.exp(self.log_decay), ops.exp(self.log_phase))
+        ), inputs[0]
 
     def read(self, state: Tensor, inputs: tuple[Tensor, Tensor]) -> Tensor:
         return ops.concatenate([ops.real(state), ops.imag(state), inputs[1]], axis=-1)

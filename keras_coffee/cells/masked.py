@@ -5,9 +5,10 @@ from typing import Any
 
 from keras import ops
 
+from keras_coffee import backend
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, Structure
-from keras_coffee.cells.functions import align, where
+from keras_coffee.cells.functions import align
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class MaskedCell(_MarkedCell):
     def step(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """The next state."""
         own, mask = inputs
-        return where(align(mask, state), self.cell.step(state, own), state)
+        return backend.where(align(mask, state), self.cell.step(state, own), state)
 
     def jacobian(self, state: Tensor, inputs: tuple[Any, Tensor]) -> Tensor:
         """That of the cell, or the identity."""
@@ -49,7 +50,7 @@ class MaskedCell(_MarkedCell):
         identity = ops.ones_like(jacobian)
         if self.structure == "dense":
             identity = identity * ops.eye(jacobian.shape[-1], dtype=jacobian.dtype)
-        return where(align(mask, jacobian), jacobian, identity)
+        return backend.where(align(mask, jacobian), jacobian, identity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class ResetCell(_MarkedCell):
 
 
 def _zero_where(condition: Tensor, x: Tensor) -> Tensor:
-    return where(align(condition, x), ops.zeros_like(x), x)
+    return backend.where(align(condition, x), ops.zeros_like(x), x)
 
 
 def marked(

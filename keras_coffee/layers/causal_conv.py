@@ -12,7 +12,7 @@ from keras_coffee.layers.arguments import check_not_solved
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
 from keras_coffee.layers.recurrent import RecurrentLayer, StateSpec
 from keras_coffee.ops import masking
-from keras_coffee.ops.arguments import cast, check_time, dtype_of
+from keras_coffee.ops.arguments import cast, dtype_of
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -111,7 +111,6 @@ class CausalConv1D(RecurrentLayer):
         reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Like `scan`, except that outputs at masked steps may be any finite numbers."""
-        check_time(inputs, "inputs")
         if initial_state is None:
             (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
         kernel = cast(cast(self.kernel, self.compute_dtype), dtype_of(inputs))

@@ -5,10 +5,9 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from keras_coffee import solvers
+from keras_coffee import backend, solvers
 from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Shape, Tensor
-from keras_coffee.cells.functions import complex_of
 from keras_coffee.cells.lru import LRUCell
 from keras_coffee.initializers import RingDecay, RingPhase
 from keras_coffee.layers.declared_weights import LayerOptions, Rule, WeightSpec, handed_on
@@ -143,7 +142,7 @@ class LRU(RecurrentLayer):
         logs = self.log_decay, self.log_phase, self.log_scale
         log_decay, log_phase, log_scale = (ops.cast(w, self.state_dtype) for w in logs)
         real, imaginary = ops.split(self.project(inputs, self.input_kernel), 2, axis=-1)
-        drive = complex_of(*(ops.exp(log_scale) * x for x in (real, imaginary)))
+        drive = backend.complex_of(*(ops.exp(log_scale) * x for x in (real, imaginary)))
         cell, sequences = LRUCell(log_decay, log_phase), (drive, inputs)
         read, state = self.run_cell(cell, sequences, initial_state, mask, reset)
         # Re(C x) + W u, with the sign of the imaginary part in C.

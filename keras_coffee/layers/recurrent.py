@@ -15,7 +15,7 @@ from keras_coffee.cells.cell import Cell
 from keras_coffee.layers import arguments
 from keras_coffee.layers.declared_weights import DeclaredWeights, is_state_name
 from keras_coffee.ops import masking
-from keras_coffee.ops.arguments import as_parameter, cast, check_shape, dtype_of
+from keras_coffee.ops.arguments import as_parameter, cast, check_shape, check_time, dtype_of
 from keras_coffee.ops.cell_scan import cell_scan
 from keras_coffee.ops.linear_scan import copied_step
 
@@ -191,6 +191,12 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self._dim, self._width = dim, self.output_size(dim)
         self._specs = self.typed_states(dim)
         self.state_size = [shape for shape, _ in self._specs]
+        is_complex = any(dtype.startswith("complex") for _, dtype in self._specs)
+        if is_complex and self.return_state and self.activity_regularizer is not None:
+            raise ValueError(
+                f"{self.name!r} has a complex state, which Keras would regularize as an output. "
+                "Leave out return_state or activity_regularizer."
+            )
         if self.stateful:
             self._carried = self._build_states(batch)
 
@@ -361,6 +367,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
                 * (None in inputs.shape)
             )
         arguments.check_real(f"`inputs` of {self.name!r}", inputs)
+        check_time(inputs, f"`inputs` of {self.name!r}")
         inputs = cast(cast(inputs, self.compute_dtype), self.state_dtype)
         mask = masking.as_mask(mask, inputs)
         # The ops replace values at masked steps too, but only after some layers have projected

@@ -25,7 +25,7 @@ def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
             f"The features of `{name}` must be known, received shape {tuple(inputs.shape)}. Give "
             "the last axis its length, for example with keras.ops.reshape."
         )
-    check_time(inputs, name)
+    check_time(inputs, f"`{name}`")
     return inputs
 
 
@@ -115,7 +115,7 @@ def check_time(x: Tensor, name: str) -> None:
     """Raises if there are no steps."""
     if x.shape[1] == 0:
         raise ValueError(
-            f"`{name}` has no steps: its shape is {tuple(x.shape)}, and a recurrence needs at "
+            f"{name} has no steps: its shape is {tuple(x.shape)}, and a recurrence needs at "
             "least one. Leave empty sequences out of the batch."
         )
 

@@ -177,4 +177,4 @@ def _check_shapes(inputs, batch):
         if len(shape) < 2:
             raise ValueError(f"`inputs` must have shape (batch, time, ...), received {shape}.")
         arguments.check_shape(x, (batch, length, *shape[2:]), "inputs", f"({batch}, {length}, ...)")
-    arguments.check_time(inputs[0], "inputs")
+    arguments.check_time(inputs[0], "`inputs`")

@@ -57,7 +57,7 @@ def linear_scan(
         raise ValueError(
             f"`inputs` must have shape (batch, time, ...), received {tuple(inputs.shape)}."
         )
-    arguments.check_time(inputs, "inputs")
+    arguments.check_time(inputs, "`inputs`")
     widths = tuple(inputs.shape[2:])
     found = solvers.choose(solver, "linear", inputs, None if None in widths else math.prod(widths))
     sequences = ops.cast(inputs, dtype)

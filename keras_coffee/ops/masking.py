@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_coffee import backend
 from keras_coffee._typing import Tensor
-from keras_coffee.cells.functions import align, complex_of
+from keras_coffee.cells.functions import align
 from keras_coffee.ops import arguments
 
 
@@ -66,7 +66,7 @@ def repeat_last(x: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> 
 def at_steps(x: Tensor, steps: Tensor) -> Tensor:
     """`x`, `(B, T, ...)`, at steps `(B, S)` of the same sequences: 1 is the first, 0 is zeros."""
     if "complex" in str(x.dtype):  # PyTorch picks no complex numbers
-        return complex_of(*(at_steps(part, steps) for part in (ops.real(x), ops.imag(x))))
+        return backend.complex_of(*(at_steps(part, steps) for part in (ops.real(x), ops.imag(x))))
     # No size is asked for, which an exporter may not know.
     ones = ops.ones_like(x[(slice(None), slice(None), *[0] * (len(x.shape) - 2))], dtype="int32")
     rows, length = ops.cumsum(ones[:, :1], axis=0) - 1, ops.cumsum(ones[:1], axis=1)[:, -1:]

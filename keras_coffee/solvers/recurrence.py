@@ -258,7 +258,7 @@ def _key_of(option: Any) -> Any:
     if isinstance(option, float):
         return option.hex()
     if isinstance(option, tuple):
-        return tuple(map(_key_of, option))
+        return type(option), *map(_key_of, option)
     if _is_tensor(option) or isinstance(option, keras.layers.Layer):
         raise TypeError(
             f"A cell holds a {type(option).__name__} where no gradient could reach it. Give each "

@@ -268,6 +268,19 @@ def test_forward_mode_derivatives_are_refused(scan):
 
 
 @only_on("jax")
+def test_hessian_of_a_linear_scan():
+    # Forward over reverse, as of the other scans: x(2) = x(1)/2 · b + b, summed, with b = x(1).
+    import jax
+
+    def loss(x):
+        return linear_scan(0.5 * x, x)[0].sum()
+
+    ones = np.ones((1, 2, 1), "float32")
+    hessian = jax.hessian(loss)(ones).reshape(2, 2)
+    np.testing.assert_allclose(hessian, [[0, 0.5], [0.5, 0]])
+
+
+@only_on("jax")
 @pytest.mark.parametrize("power", [1, 2])
 def test_second_derivatives_through_a_parallel_solver_are_refused(power):
     # The Jacobians are constants there: the result was silently 0, even for a sum.

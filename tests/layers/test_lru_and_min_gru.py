@@ -1,6 +1,7 @@
 """LRU and MinGRU on hard inputs, in both precisions, and what is theirs alone."""
 
 import itertools
+import logging
 
 import keras
 import layer_oracle
@@ -215,3 +216,21 @@ def test_a_state_that_is_real_is_taken_for_a_complex_one():
     given = (layer(inputs, initial_state=x) for x in (state, state + 0j))
     for real, as_complex in zip(*map(to_numpy, given), strict=True):
         np.testing.assert_array_equal(real, as_complex)
+
+
+def test_a_complex_state_is_not_regularized():
+    layer = LRU(4, 3, return_state=True, activity_regularizer="l2")
+    with pytest.raises(
+        ValueError, match="complex state, .* Leave out return_state or activity_reg"
+    ):
+        layer(np.ones((2, 5, 3), "float32"))
+    LRU(4, 3, activity_regularizer="l2")(np.ones((2, 5, 3), "float32"))
+
+
+def test_training_warns_of_no_complex_numbers(caplog, monkeypatch):
+    # TensorFlow's logger, which warned that a cast drops the imaginary part.
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    model = keras.Sequential([keras.Input((5, 3)), LRU(4, 3)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 5, 3)), np.ones((2, 5, 4)), verbose=0)
+    assert "imaginary" not in caplog.text

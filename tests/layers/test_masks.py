@@ -248,3 +248,17 @@ def test_a_mask_of_another_shape_is_an_error(layer, shape):
         ValueError, match=r"`mask` must have shape \(batch, time\) = \(4, 9\), received"
     ):
         layer(INPUTS, mask=np.ones(shape, bool))
+
+
+def test_a_look_inside_before_the_first_step_that_counts():
+    # There the state is held, while outputs are zeros.
+    layer = randomized(make("coffee-all"))
+    (state,) = random_states(layer, BATCH)
+    states, gates = to_numpy(layer.trajectory(INPUTS, state, MASK))
+    found = layer.solve(INPUTS, state, MASK, solver="sequential").states
+    np.testing.assert_allclose(states, to_numpy(found), **CLOSE)
+    previous = np.concatenate([to_numpy(state)[:, None], states[:, :-1]], axis=1)
+    opened = layer.cell().delta(
+        ops.convert_to_tensor(previous), layer.cell_inputs(ops.convert_to_tensor(INPUTS))
+    )
+    np.testing.assert_allclose(gates, to_numpy(opened) * MASK[..., None, None], **CLOSE)

@@ -595,6 +595,31 @@ def test_options_that_python_calls_equal_are_told_apart():
     assert [float(ops.convert_to_numpy(x)[0, 0]) for x in results] == [10, 5, 10]
 
 
+class Added(NamedTuple):
+    number: float
+
+
+class Multiplied(NamedTuple):
+    number: float
+
+
+def test_options_that_are_named_tuples_of_the_same_numbers_are_told_apart():
+    # Python calls them equal, as tuples, and a backend would run the program of the first.
+    @dataclasses.dataclass(frozen=True)
+    class Optional(Cell):
+        option: Any
+
+        def step(self, state, inputs):
+            if isinstance(self.option, Added):
+                return state + inputs + self.option.number
+            return (state + inputs) * self.option.number
+
+    inputs, state = np.ones((1, 3, 1), "float32"), np.zeros((1, 1), "float32")
+    for option, expected in ((Added(3.0), [4, 8, 12]), (Multiplied(3.0), [3, 12, 39])):
+        outputs, _ = cell_scan(Optional(option), inputs, state)
+        np.testing.assert_array_equal(ops.convert_to_numpy(outputs)[0, :, 0], expected)
+
+
 def test_weights_that_no_gradient_could_reach_are_refused():
     with pytest.raises(TypeError, match="Give each weight a field of its own"):
         cell_scan(OptionCell((ops.ones(3),)), INPUTS, STATE)

@@ -40,9 +40,6 @@ enum { TYPE = TF_DOUBLE };
 #define TYPE_NAME "double"
 #endif
 
-/* Bytes of a number. */
-enum { NUMBER = sizeof(real) << (TYPE == TF_COMPLEX64 || TYPE == TF_COMPLEX128) };
-
 enum { MOST_CHARACTERS = 40 };
 
 typedef struct {

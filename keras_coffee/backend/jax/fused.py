@@ -101,7 +101,7 @@ def _linear_scan(reverse, decay, inputs, initial_state):
 
 
 def _linear_forward(reverse, decay, inputs, initial_state):
-    states = _linear_scan(reverse, decay, inputs, initial_state)
+    (states,) = kernels.linear_forward.bind(decay, inputs, initial_state, reverse=reverse)
     return states, (states, decay, initial_state)
 
 

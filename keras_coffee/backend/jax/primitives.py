@@ -91,5 +91,9 @@ def device_kind(x):
     return device.platform
 
 
+def complex_of(real, imaginary):
+    return lax.complex(real, imaginary)
+
+
 def where(mask, x, y):
     return jnp.where(mask, x, y)

@@ -5,6 +5,7 @@ from keras_coffee.backend.tensorflow.fused import linear_scan as linear_scan
 from keras_coffee.backend.tensorflow.primitives import associative_scan as associative_scan
 from keras_coffee.backend.tensorflow.primitives import can_iterate as can_iterate
 from keras_coffee.backend.tensorflow.primitives import compiled as compiled
+from keras_coffee.backend.tensorflow.primitives import complex_of as complex_of
 from keras_coffee.backend.tensorflow.primitives import device_kind as device_kind
 from keras_coffee.backend.tensorflow.primitives import exponent as exponent
 from keras_coffee.backend.tensorflow.primitives import implicit_states as implicit_states

@@ -122,5 +122,9 @@ def device_kind(x):
     return kind.lower()
 
 
+def complex_of(real, imaginary):
+    return tf.complex(real, imaginary)
+
+
 def where(mask, x, y):
     return tf.where(mask, x, y)

@@ -6,6 +6,7 @@ from keras_coffee.backend.torch.fused import linear_scan as linear_scan
 from keras_coffee.backend.torch.primitives import associative_scan as associative_scan
 from keras_coffee.backend.torch.primitives import can_iterate as can_iterate
 from keras_coffee.backend.torch.primitives import compiled as compiled
+from keras_coffee.backend.torch.primitives import complex_of as complex_of
 from keras_coffee.backend.torch.primitives import device_kind as device_kind
 from keras_coffee.backend.torch.primitives import exponent as exponent
 from keras_coffee.backend.torch.primitives import implicit_states as implicit_states

@@ -107,5 +107,9 @@ def device_kind(x):
     return "gpu" if x.device.type == "cuda" else x.device.type
 
 
+def complex_of(real, imaginary):
+    return torch.complex(real, imaginary)
+
+
 def where(mask, x, y):
     return torch.where(mask, x, y)
