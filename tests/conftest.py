@@ -48,6 +48,13 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("quick")
 
+if keras.config.backend() == "tensorflow" and "XLA_FLAGS" not in os.environ:
+    import tensorflow as tf
+
+    # It optimizes graphs, each of which then runs once: a third of the time. Users have it, and so
+    # have the runs above that set XLA_FLAGS to nothing.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
 if keras.config.backend() == "torch":
     import torch
 
