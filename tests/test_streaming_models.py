@@ -477,6 +477,33 @@ def test_training_inside_of_a_model_that_runs_as_one_piece_is_refused(place):
         Stream(of(*calls), pointwise=[Inner])
 
 
+@pytest.mark.parametrize("place", ["wrapper", "wrappers", "behind the last output", "model"])
+def test_a_stateful_layer_inside_of_what_runs_as_one_piece_is_refused(place):
+    gru = layers.GRU(DIM, stateful=True, name="gru")
+    inputs = keras.Input(batch_shape=(BATCH, None, 4, DIM))
+    x = layers.TimeDistributed(layers.GRU(DIM))(inputs)
+    frames = keras.Input(batch_shape=(BATCH, 4, DIM))
+    if place == "wrapper":
+        x = layers.TimeDistributed(keras.Sequential([gru]))(inputs)
+    elif place == "wrappers":
+        x = layers.TimeDistributed(Outer(keras.Sequential([gru])))(inputs)
+    elif place == "model":
+        x = layers.TimeDistributed(keras.Model(frames, gru(frames)))(inputs)
+    else:
+        last = layers.RepeatVector(4)(layers.GRU(DIM)(x))
+        x = keras.Sequential([keras.Sequential([gru])])(last)
+    with pytest.raises(ValueError, match="^'gru' is stateful and would keep.*stateful=False"):
+        Stream(keras.Model(inputs, x))
+
+
+def test_inputs_may_be_given_by_name():
+    inputs = features()
+    inner = keras.Sequential([keras.Input((None, DIM)), layers.Dense(DIM)])
+    x = CoffeeLayer(2, name="coffee")(inputs=inner(inputs=inputs))
+    x = layers.Dense(2)(inputs=layers.GRU(2, return_sequences=True, name="gru")(sequences=x))
+    assert list(assert_streams(keras.Model(inputs, x), X, BLOCKS)) == ["coffee", "gru"]
+
+
 def test_a_recurrent_layer_of_keras_that_goes_backwards_is_refused():
     backwards = layers.LSTM(2, go_backwards=True, return_sequences=True, name="lstm")
     with pytest.raises(ValueError, match="'lstm' goes backwards.*can't follow a stream"):

@@ -83,12 +83,6 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
         declared: Classes that the user has declared to treat each step separately.
     """
     operation, inputs = call.operation, symbols_of((call.args, call.kwargs))
-    wrapped = getattr(operation, "layer", operation)
-    if getattr(wrapped, "stateful", False):
-        raise ValueError(
-            f"{wrapped.name!r} is stateful and would keep a state of its own between the pieces. "
-            "Build it with stateful=False."
-        )
     if not any(map(has_time, inputs)):
         return  # of what the whole stream so far has led to
     if not all(map(has_time, inputs)):

@@ -2,13 +2,13 @@
 
 import collections
 import dataclasses
-import inspect
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.layers.inner import arguments_of, calls_in, input_of, is_graph
 from keras_coffee.streaming.call import Call, filled, has_time, symbols_of
 from keras_coffee.streaming.carriers import Carrier, carrier_class
 from keras_coffee.streaming.pointwise import check
@@ -83,33 +83,38 @@ class Program:
 
     def _call(self, path: str, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Appends a call, or those of the model that is called, and returns symbolic outputs."""
-        _check_inference(operation, kwargs)
+        given = arguments_of(operation, args, kwargs)
+        _check_inference(operation, given)
         can_carry = has_time(symbols_of((args, kwargs))[0])
         can_carry = can_carry and not isinstance(operation, self._pointwise)
         if can_carry and is_graph(operation):
-            _check_masks(operation, args[0], kwargs.get("mask"))
-            return self._walk(operation, args[0], self._path(path, operation) + ".")
-        _check_inside(operation)
+            inputs = next(iter(given.values()))
+            _check_masks(operation, inputs, given.get("mask"))
+            return self._walk(operation, inputs, self._path(path, operation) + ".")
+        for inner, arguments in calls_in(operation):
+            _check_inference(inner, arguments)
+            _check_stateless(inner)
         outputs = operation(*args, **kwargs)
         call = Call(operation, args, kwargs, keras.tree.flatten(outputs), [])
         call = dataclasses.replace(call, has_masks=_has_masks(call))
         carrier = carrier_class(operation) if can_carry else None
         if carrier is None:
+            _check_stateless(operation)
             check(call, self._pointwise)
         else:
-            call = self._carried(carrier, call, self._path(path, operation))
+            call = self._carried(carrier, call, given, self._path(path, operation))
         self.calls.append(call)
         return outputs
 
-    def _carried(self, carrier_of: type[Carrier], call: Call, path: str) -> Call:
-        layer = call.operation
-        given = inspect.signature(layer.call).bind(*call.args, **call.kwargs).arguments
+    def _carried(
+        self, carrier_of: type[Carrier], call: Call, given: dict[str, Any], path: str
+    ) -> Call:
+        layer, inputs, mask = call.operation, next(iter(given.values())), given.get("mask")
         if given.get("initial_state") is not None:
             raise ValueError(
                 f"{layer.name!r} is given an initial_state, but in a stream it continues from "
                 "the previous step. Build the model without it, and set that state of the stream."
             )
-        inputs, mask = call.args[0], given.get("mask")
         is_masked = mask is not None or _carries_mask(inputs)
         carrier = carrier_of(layer, inputs, call.outputs[0], is_masked)
         carrier.build(inputs.shape)
@@ -122,16 +127,6 @@ class Program:
         self._times_called[path] += 1
         times = self._times_called[path]
         return path if times == 1 else f"{path}.call_{times}"
-
-
-def is_graph(model: Any) -> bool:
-    """Whether a model is a `keras.Sequential` or a Functional one."""
-    return isinstance(model, keras.Model) and isinstance(model, (keras.Sequential, keras.Function))
-
-
-def input_of(model: keras.Model) -> Any:
-    """The symbolic inputs of a model, in the structure in which it takes them."""
-    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 
 def _of_any_length(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -152,33 +147,20 @@ def _check_call(model: keras.Model, own: Any) -> None:
         )
 
 
-def _check_inference(operation: Any, kwargs: dict[str, Any]) -> None:
-    if kwargs.get("training"):
+def _check_inference(operation: Any, arguments: dict[str, Any]) -> None:
+    if arguments.get("training"):
         raise ValueError(
             f"{operation.name!r} is called with training=True in the model, but a stream computes "
             "what layers do in inference. Build the model without it."
         )
 
 
-def _check_inside(operation: Any) -> None:
-    """`_check_inference` of the calls in a model that runs as one piece, in a wrapper or not."""
-    if isinstance(operation, keras.layers.Wrapper):
-        _check_inside(operation.layer)
-    elif isinstance(operation, keras.Sequential):
-        for layer in operation.layers:
-            _check_inside(layer)
-    elif is_graph(operation):
-        _check_calls(operation)
-
-
-def _check_calls(model: keras.Model) -> None:
-    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_inference(operation, kwargs)
-        _check_inside(operation)
-        return operation(*args, **kwargs)
-
-    plain = keras.Model(input_of(model), model.output)
-    keras.models.clone_model(plain, clone_function=lambda layer: layer, call_function=call)
+def _check_stateless(operation: Any) -> None:
+    if getattr(operation, "stateful", False):
+        raise ValueError(
+            f"{operation.name!r} is stateful and would keep a state of its own between the pieces. "
+            "Build it with stateful=False."
+        )
 
 
 def _check_masks(model: keras.Model, inputs: Any, mask: Any) -> None:
