@@ -82,7 +82,8 @@ def keras_layers():
 
 def convolutions():
     inputs = features()
-    x = layers.Conv1D(6, 3, dilation_rate=2, groups=3, padding="causal", name="conv")(inputs)
+    arguments = {"groups": 3, "padding": "causal", "activation": "softmax", "name": "conv"}
+    x = layers.Conv1D(6, 3, dilation_rate=2, **arguments)(inputs)
     x = CoffeeLayer(2, name="coffee")(x) + layers.Conv1D(6, 1)(inputs)
     return keras.Model(inputs, x), X
 
@@ -337,6 +338,16 @@ def of(*calls):
     return keras.Model(inputs, x)
 
 
+class Normalize(keras.Operation):
+    """Not the operation of Keras with this name."""
+
+    def call(self, x):
+        return x - ops.mean(x, axis=1, keepdims=True)
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
@@ -354,6 +365,11 @@ def of(*calls):
         (lambda x: ops.cumsum(x, axis=1), "cumsum"),
         (lambda x: layers.Softmax(axis=-1, name="softmax")(x[..., 0]), "softmax"),
         (lambda x: x + np.ones((LENGTH, DIM), "float32"), "add"),
+        (lambda x: layers.Masking(-1.0, name="masking")(x[..., 0]), "masking"),
+        (lambda x: layers.Rescaling([1.0, 2.0], name="rescaling")(x[..., 0]), "rescaling"),
+        (lambda x: layers.Rescaling(1, np.ones((LENGTH, 1)), name="rescaling")(x), "rescaling"),
+        (lambda x: ops.clip(x, 0, np.ones((1, LENGTH, 1), "float32")), "clip"),
+        (lambda x: Normalize()(x), "normalize"),
         (lambda x: ops.matmul(x, ops.transpose(x, (0, 2, 1))), "transpose"),
     ],
 )
@@ -363,6 +379,58 @@ def test_what_looks_at_other_steps_is_refused_by_name(call, named):
     message = rf"^'{name}(_\d+)?' of type .* may need other steps .*{advice}.* its class: Stream\("
     with pytest.raises(ValueError, match=message):
         Stream(of(call))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: layers.Add(name="mixed")([x, x[..., 0]]),
+        lambda x: ops.multiply(x, ops.mean(x, -1)),
+        lambda x: ops.where(ops.mean(x, -1) > 0, x, 0.0),
+        lambda x: x[..., None] + x,
+    ],
+)
+def test_tensors_of_different_ranks_are_refused(call):
+    message = r"combines tensors of the shapes \[\(None, None.*same number of axes.*expand_dims"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(call))
+
+
+def test_operations_leave_time_alone_where_their_constants_do():
+    inputs = features()
+    x = layers.Rescaling([1.0, 2.0, 3.0], np.ones((1, 1, DIM)))(inputs)
+    x = ops.clip(x, -1.0, np.ones((1, 1, DIM), "float32"))
+    x = x * ops.expand_dims(layers.Rescaling(0.5)(x[..., 0]), -1)
+    assert_streams(keras.Model(inputs, layers.Masking([0.0, 1.0, 2.0])(x)), X, BLOCKS)
+
+
+def over_time(x):
+    return ops.softmax(x, axis=1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: layers.Activation("softmax", name="act")(x[..., 0]),
+        layers.Activation(lambda x: ops.cumsum(x, axis=1), name="act"),
+        layers.Activation(layers.Softmax(axis=1), name="act"),
+        layers.Dense(1, activation=over_time, name="act"),
+        layers.Conv1D(2, 1, activation=over_time, name="act"),
+        layers.Conv1D(2, 2, padding="causal", activation=over_time, name="act"),
+    ],
+)
+def test_an_activation_over_time_is_refused(call):
+    message = "^The activation of 'act' looks at other steps than the present one.*features.$"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(call))
+
+
+def test_activations_of_each_step_are_taken():
+    tokens = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(12, 3)(layers.Activation(lambda x: 2 * x)(tokens))
+    x = layers.Dense(5, activation=layers.PReLU(shared_axes=[1]))(x)
+    x = layers.Dense(4, activation="glu")(layers.Activation("softmax")(x))
+    assert_streams(keras.Model(tokens, x), TOKENS, BLOCKS)
 
 
 def flipping(layer_class):
@@ -401,6 +469,26 @@ def test_a_recurrent_layer_with_a_loop_of_its_own_is_refused():
 
     with pytest.raises(ValueError, match="^'flip' of type Flip may need other steps"):
         Stream(of(Flip(DIM, return_sequences=True, name="flip")))
+
+
+class OwnCall(CoffeeLayer):
+    def call(self, inputs, initial_state=None, mask=None, training=None, inputs_mask=None):
+        return 2 * super().call(inputs, initial_state, mask, training, inputs_mask)
+
+
+def test_a_recurrent_layer_with_a_call_of_its_own_is_refused():
+    message = "^'own' of type OwnCall may need other steps.*an `advance` of its own"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(OwnCall(2, name="own")))
+
+
+def test_a_recurrent_layer_with_a_call_and_an_advance_of_its_own_has_a_state():
+    class OwnBoth(OwnCall):
+        def advance(self, inputs, state, mask=None, reset=None):
+            outputs, state = super().advance(inputs, state, mask, reset)
+            return 2 * outputs, state
+
+    assert list(assert_streams(of(OwnBoth(2, name="own")), X, BLOCKS)) == ["own"]
 
 
 def test_a_class_that_derives_from_a_known_one_may_be_declared():
