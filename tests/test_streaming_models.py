@@ -8,7 +8,7 @@ from keras import layers, ops
 from recurrent import TwoStates, random_inputs, to_numpy
 
 from keras_coffee import CoffeeLayer, S6Layer, Stream
-from keras_coffee.layers import LRU, MinGRU
+from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
 
 BATCH, LENGTH, DIM = 2, 7, 3
 X = random_inputs(BATCH, LENGTH, DIM)
@@ -228,6 +228,43 @@ def test_masked_pieces_equal_the_full_pass(case):
     assert list(assert_streams(*build(), BLOCKS)) == names
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* will therefore destroy the mask")
+def test_a_nested_model_casts_its_inputs():
+    scaled = keras.Sequential([keras.Input((None, DIM), dtype="int32"), layers.Rescaling(0.5)])
+    assert_streams(of(lambda x: 3 * x, scaled, CoffeeLayer(2)), X, BLOCKS)
+    tokens, x = embedded()
+    inner = keras.Sequential([keras.Input((None, DIM), dtype="float16"), layers.Identity()])
+    model = keras.Model(tokens, [inner(x), CoffeeLayer(2, name="coffee")(inner(x))])
+    assert list(assert_streams(model, TOKENS, BLOCKS)) == ["coffee", "coffee.output"]
+
+
+def test_a_nested_model_takes_its_inputs_by_name():
+    first, second = keras.Input((None, DIM), name="z"), keras.Input((None, DIM), name="a")
+    inner = keras.Model([first, second], first - 2 * second)
+    inputs = [features(), keras.Input((None, DIM))]
+    model = keras.Model(inputs, inner({"z": inputs[0], "a": inputs[1]}))
+    assert_streams(model, [X, Z], BLOCKS)
+
+
+def test_a_step_keeps_axes_that_are_not_those_of_time():
+    inputs = features()
+    forecast = layers.Reshape((1, DIM))(layers.Dense(DIM)(layers.GRU(2)(inputs)))
+    stream = Stream(keras.Model(inputs, {"forecast": forecast, "logits": logits(inputs, 1) / 2}))
+    outputs, _ = stream(X, stream.get_initial_state(BATCH))
+    assert {k: tuple(x.shape) for k, x in outputs.items()} == {
+        "forecast": (BATCH, 1, DIM),
+        "logits": (BATCH, 1, 5),
+    }
+    state = stream.get_initial_state(BATCH)
+    outputs, _ = stream.step(X[:, 0], state)
+    results = stream.as_model()({"inputs": ops.convert_to_tensor(X[:, 0]), **state})
+    symbols = stream.as_model().output
+    for name, shape in {"forecast": (1, DIM), "logits": (5,)}.items():
+        assert tuple(outputs[name].shape) == (BATCH, *shape)
+        assert tuple(results[f"outputs.{name}"].shape) == (BATCH, *shape)
+        assert symbols[f"outputs.{name}"].shape[1:] == shape
+
+
 def test_outputs_without_time_are_those_of_all_steps_so_far():
     inputs = features()
     outputs, *states = layers.LSTM(3, return_sequences=True, return_state=True)(inputs)
@@ -338,6 +375,10 @@ def of(*calls):
     return keras.Model(inputs, x)
 
 
+def logits(x, last):
+    return SoftminLogits(SymbolEmbedding(5, DIM), last=last, name="logits")(x)
+
+
 class Normalize(keras.Operation):
     """Not the operation of Keras with this name."""
 
@@ -370,6 +411,7 @@ class Normalize(keras.Operation):
         (lambda x: layers.Rescaling(1, np.ones((LENGTH, 1)), name="rescaling")(x), "rescaling"),
         (lambda x: ops.clip(x, 0, np.ones((1, LENGTH, 1), "float32")), "clip"),
         (lambda x: Normalize()(x), "normalize"),
+        (lambda x: logits(x, last=2), "logits.*last=1 or last=None"),
         (lambda x: ops.matmul(x, ops.transpose(x, (0, 2, 1))), "transpose"),
     ],
 )
@@ -614,6 +656,38 @@ def test_an_initial_state_in_the_model_is_refused(make):
     message = "'second' is given an initial_state.*that state of the stream"
     with pytest.raises(ValueError, match=message):
         Stream(model)
+
+
+def test_a_nested_model_given_another_rank_is_refused():
+    inputs = keras.Input((None,))
+    inner = keras.Sequential([keras.Input((None, 1)), layers.Dense(2)], name="inner")
+    message = r"'inner' takes the shape \(None, None, 1\), but is called with \(None, None\).*axes"
+    with pytest.raises(ValueError, match=message):
+        Stream(keras.Model(inputs, inner(inputs)))
+
+
+@pytest.mark.parametrize("mark", ["mask", "reset"])
+def test_a_constant_mark_is_refused(mark):
+    layer = CoffeeLayer(2, name="coffee")
+    model = of(lambda x: layer(x, **{mark: np.ones((1, 1), bool)}))
+    message = f"'coffee' is given a {mark} that is not made of the stream's inputs.*an input of"
+    with pytest.raises(ValueError, match=message):
+        Stream(model)
+
+
+def test_two_states_of_one_name_are_refused():
+    # PyTorch takes no weights of a layer with a dot in its name.
+    recurrent = layers.LSTM(DIM, return_sequences=True, name="l"), Summing(name="l.1")
+    with pytest.raises(ValueError, match="Two states of .* have the name 'l.1'. Rename a layer"):
+        Stream(of(*recurrent))
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs"])
+def test_one_step_with_a_state_named_as_an_input_or_output_is_refused(name):
+    stream = Stream(of(CoffeeLayer(2, name=name)))
+    stream.step(X[:, 0], stream.get_initial_state(BATCH))
+    with pytest.raises(ValueError, match=f"of one step of .* the name '{name}'. Rename a layer"):
+        stream.as_model()
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* will therefore destroy the mask")

@@ -75,6 +75,7 @@ _ADVICE = {
     "Flatten": "Put it into keras.layers.TimeDistributed. ",
     "Permute": "Put it into keras.layers.TimeDistributed. ",
     "Reshape": "Put it into keras.layers.TimeDistributed. ",
+    "SoftminLogits": "A SoftminLogits can with last=1 or last=None. ",
     "Bidirectional": "Take the layer in it alone, which reads forwards. ",
 }
 
@@ -107,6 +108,21 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
         f"{operation.name!r} of type {type(operation).__name__} may need other steps than the "
         f"present one, so a stream cannot run it. {_advice(operation)}"
     )
+
+
+def is_last_step(call: Call, known: set[int]) -> bool:
+    """Whether outputs `(B, 1, ...)` are the last step, which `SoftminLogits(last=1)` alone takes.
+
+    Args:
+        call: A call of a layer or an operation, with symbolic tensors.
+        known: The `id` of the symbolic tensors that are.
+    """
+    if not all(len(x.shape) > 2 and x.shape[1] == 1 for x in call.outputs):
+        return False
+    inputs = symbols_of((call.args, call.kwargs))
+    if isinstance(call.operation, SoftminLogits) and has_time(inputs[0]):
+        return True
+    return _is_known(call.operation) and any(id(x) in known for x in inputs)
 
 
 def _check_ranks(operation: Any, inputs: list[keras.KerasTensor]) -> None:
@@ -173,8 +189,8 @@ def _random(inputs: keras.KerasTensor, width: int | None) -> Tensor:
 
 
 def _leaves_time_alone(call: Call, inputs: list[keras.KerasTensor]) -> bool:
-    if isinstance(call.operation, SoftminLogits):
-        return True  # with `last` it drops steps, and never looks at several
+    if isinstance(call.operation, SoftminLogits) and call.operation.last == 1:
+        return True  # it drops steps, and never looks at several
     if not all(map(has_time, call.outputs)):
         return False
     if type(call.operation).__name__ == "GetItem":
