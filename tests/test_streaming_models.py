@@ -470,7 +470,9 @@ def test_an_activation_over_time_is_refused(call):
 def test_activations_of_each_step_are_taken():
     tokens = keras.Input((None,), dtype="int32")
     x = layers.Embedding(12, 3)(layers.Activation(lambda x: 2 * x)(tokens))
-    x = layers.Dense(5, activation=layers.PReLU(shared_axes=[1]))(x)
+    with_weights = layers.PReLU(shared_axes=[1])
+    with_weights.build((None, None, 5))  # JAX can't in a call
+    x = layers.Dense(5, activation=with_weights)(x)
     x = layers.Dense(4, activation="glu")(layers.Activation("softmax")(x))
     assert_streams(keras.Model(tokens, x), TOKENS, BLOCKS)
 
