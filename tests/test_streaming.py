@@ -236,6 +236,22 @@ def test_models_that_are_not_ready_are_errors():
         Stream(keras.Sequential([CoffeeLayer(2)]))
 
 
+class WithoutShape(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs
+
+    def compute_output_spec(self, *args, **kwargs):
+        raise NotImplementedError
+
+
+def test_a_model_without_symbolic_inputs_is_an_error():
+    model = keras.Sequential([WithoutShape()], name="model")
+    model(INPUTS)
+    assert model.built
+    with pytest.raises(ValueError, match="'model' has no symbolic inputs.*on a keras.Input"):
+        Stream(model)
+
+
 @pytest.mark.parametrize(
     ("state", "received"),
     [({"a": 0, "b": 0}, r"\['a', 'b'\]"), (None, "a NoneType"), ([np.zeros((1, 3, 2))], "a list")],
@@ -268,6 +284,29 @@ def test_inputs_without_the_axis_of_the_batch_are_errors():
     stream = Stream(model_of(CoffeeLayer(2)))
     with pytest.raises(ValueError, match=r"takes `\(batch, 3\)` here, .* shape \(3,\)"):
         stream.step(INPUTS[0, 0], stream.get_initial_state(1))
+
+
+def test_inputs_of_another_width_are_errors():
+    stream = Stream(model_of(keras.layers.Rescaling(2.0)))
+    with pytest.raises(ValueError, match=r"takes `\(batch, 3\)` here, .* shape \(2, 2\)"):
+        stream.step(INPUTS[:, 0, :2], {})
+    with pytest.raises(ValueError, match=r"takes `\(batch, steps, 3\)` here, .* shape \(2, 9, 2\)"):
+        stream(INPUTS[..., :2], {})
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        CoffeeLayer(2),
+        keras.layers.GRU(2, return_sequences=True),
+        keras.layers.Conv1D(2, 2, padding="causal"),
+    ],
+)
+def test_a_block_without_steps_is_an_error(layer):
+    stream = Stream(model_of(layer))
+    message = r"takes blocks of one step or more, received the shape \(2, 0, 3\)"
+    with pytest.raises(ValueError, match=message):
+        stream(INPUTS[:, :0], stream.get_initial_state(BATCH))
 
 
 @pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, DIM)])

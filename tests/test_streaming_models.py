@@ -8,7 +8,7 @@ from keras import layers, ops
 from recurrent import TwoStates, random_inputs, to_numpy
 
 from keras_coffee import CoffeeLayer, S6Layer, Stream
-from keras_coffee.layers import LRU, MinGRU
+from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
 
 BATCH, LENGTH, DIM = 2, 7, 3
 X = random_inputs(BATCH, LENGTH, DIM)
@@ -82,7 +82,8 @@ def keras_layers():
 
 def convolutions():
     inputs = features()
-    x = layers.Conv1D(6, 3, dilation_rate=2, groups=3, padding="causal", name="conv")(inputs)
+    arguments = {"groups": 3, "padding": "causal", "activation": "softmax", "name": "conv"}
+    x = layers.Conv1D(6, 3, dilation_rate=2, **arguments)(inputs)
     x = CoffeeLayer(2, name="coffee")(x) + layers.Conv1D(6, 1)(inputs)
     return keras.Model(inputs, x), X
 
@@ -227,6 +228,43 @@ def test_masked_pieces_equal_the_full_pass(case):
     assert list(assert_streams(*build(), BLOCKS)) == names
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* will therefore destroy the mask")
+def test_a_nested_model_casts_its_inputs():
+    scaled = keras.Sequential([keras.Input((None, DIM), dtype="int32"), layers.Rescaling(0.5)])
+    assert_streams(of(lambda x: 3 * x, scaled, CoffeeLayer(2)), X, BLOCKS)
+    tokens, x = embedded()
+    inner = keras.Sequential([keras.Input((None, DIM), dtype="float16"), layers.Identity()])
+    model = keras.Model(tokens, [inner(x), CoffeeLayer(2, name="coffee")(inner(x))])
+    assert list(assert_streams(model, TOKENS, BLOCKS)) == ["coffee", "coffee.output"]
+
+
+def test_a_nested_model_takes_its_inputs_by_name():
+    first, second = keras.Input((None, DIM), name="z"), keras.Input((None, DIM), name="a")
+    inner = keras.Model([first, second], first - 2 * second)
+    inputs = [features(), keras.Input((None, DIM))]
+    model = keras.Model(inputs, inner({"z": inputs[0], "a": inputs[1]}))
+    assert_streams(model, [X, Z], BLOCKS)
+
+
+def test_a_step_keeps_axes_that_are_not_those_of_time():
+    inputs = features()
+    forecast = layers.Reshape((1, DIM))(layers.Dense(DIM)(layers.GRU(2)(inputs)))
+    stream = Stream(keras.Model(inputs, {"forecast": forecast, "logits": logits(inputs, 1) / 2}))
+    outputs, _ = stream(X, stream.get_initial_state(BATCH))
+    assert {k: tuple(x.shape) for k, x in outputs.items()} == {
+        "forecast": (BATCH, 1, DIM),
+        "logits": (BATCH, 1, 5),
+    }
+    state = stream.get_initial_state(BATCH)
+    outputs, _ = stream.step(X[:, 0], state)
+    results = stream.as_model()({"inputs": ops.convert_to_tensor(X[:, 0]), **state})
+    symbols = stream.as_model().output
+    for name, shape in {"forecast": (1, DIM), "logits": (5,)}.items():
+        assert tuple(outputs[name].shape) == (BATCH, *shape)
+        assert tuple(results[f"outputs.{name}"].shape) == (BATCH, *shape)
+        assert symbols[f"outputs.{name}"].shape[1:] == shape
+
+
 def test_outputs_without_time_are_those_of_all_steps_so_far():
     inputs = features()
     outputs, *states = layers.LSTM(3, return_sequences=True, return_state=True)(inputs)
@@ -337,6 +375,20 @@ def of(*calls):
     return keras.Model(inputs, x)
 
 
+def logits(x, last):
+    return SoftminLogits(SymbolEmbedding(5, DIM), last=last, name="logits")(x)
+
+
+class Normalize(keras.Operation):
+    """Not the operation of Keras with this name."""
+
+    def call(self, x):
+        return x - ops.mean(x, axis=1, keepdims=True)
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
@@ -354,6 +406,12 @@ def of(*calls):
         (lambda x: ops.cumsum(x, axis=1), "cumsum"),
         (lambda x: layers.Softmax(axis=-1, name="softmax")(x[..., 0]), "softmax"),
         (lambda x: x + np.ones((LENGTH, DIM), "float32"), "add"),
+        (lambda x: layers.Masking(-1.0, name="masking")(x[..., 0]), "masking"),
+        (lambda x: layers.Rescaling([1.0, 2.0], name="rescaling")(x[..., 0]), "rescaling"),
+        (lambda x: layers.Rescaling(1, np.ones((LENGTH, 1)), name="rescaling")(x), "rescaling"),
+        (lambda x: ops.clip(x, 0, np.ones((1, LENGTH, 1), "float32")), "clip"),
+        (lambda x: Normalize()(x), "normalize"),
+        (lambda x: logits(x, last=2), "logits.*last=1 or last=None"),
         (lambda x: ops.matmul(x, ops.transpose(x, (0, 2, 1))), "transpose"),
     ],
 )
@@ -363,6 +421,60 @@ def test_what_looks_at_other_steps_is_refused_by_name(call, named):
     message = rf"^'{name}(_\d+)?' of type .* may need other steps .*{advice}.* its class: Stream\("
     with pytest.raises(ValueError, match=message):
         Stream(of(call))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: layers.Add(name="mixed")([x, x[..., 0]]),
+        lambda x: ops.multiply(x, ops.mean(x, -1)),
+        lambda x: ops.where(ops.mean(x, -1) > 0, x, 0.0),
+        lambda x: x[..., None] + x,
+    ],
+)
+def test_tensors_of_different_ranks_are_refused(call):
+    message = r"combines tensors of the shapes \[\(None, None.*same number of axes.*expand_dims"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(call))
+
+
+def test_operations_leave_time_alone_where_their_constants_do():
+    inputs = features()
+    x = layers.Rescaling([1.0, 2.0, 3.0], np.ones((1, 1, DIM)))(inputs)
+    x = ops.clip(x, -1.0, np.ones((1, 1, DIM), "float32"))
+    x = x * ops.expand_dims(layers.Rescaling(0.5)(x[..., 0]), -1)
+    assert_streams(keras.Model(inputs, layers.Masking([0.0, 1.0, 2.0])(x)), X, BLOCKS)
+
+
+def over_time(x):
+    return ops.softmax(x, axis=1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: layers.Activation("softmax", name="act")(x[..., 0]),
+        layers.Activation(lambda x: ops.cumsum(x, axis=1), name="act"),
+        layers.Activation(layers.Softmax(axis=1), name="act"),
+        layers.Dense(1, activation=over_time, name="act"),
+        layers.Conv1D(2, 1, activation=over_time, name="act"),
+        layers.Conv1D(2, 2, padding="causal", activation=over_time, name="act"),
+    ],
+)
+def test_an_activation_over_time_is_refused(call):
+    message = "^The activation of 'act' looks at other steps than the present one.*features.$"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(call))
+
+
+def test_activations_of_each_step_are_taken():
+    tokens = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(12, 3)(layers.Activation(lambda x: 2 * x)(tokens))
+    with_weights = layers.PReLU(shared_axes=[1])
+    with_weights.build((None, None, 5))  # JAX can't in a call
+    x = layers.Dense(5, activation=with_weights)(x)
+    x = layers.Dense(4, activation="glu")(layers.Activation("softmax")(x))
+    assert_streams(keras.Model(tokens, x), TOKENS, BLOCKS)
 
 
 def flipping(layer_class):
@@ -401,6 +513,26 @@ def test_a_recurrent_layer_with_a_loop_of_its_own_is_refused():
 
     with pytest.raises(ValueError, match="^'flip' of type Flip may need other steps"):
         Stream(of(Flip(DIM, return_sequences=True, name="flip")))
+
+
+class OwnCall(CoffeeLayer):
+    def call(self, inputs, initial_state=None, mask=None, training=None, inputs_mask=None):
+        return 2 * super().call(inputs, initial_state, mask, training, inputs_mask)
+
+
+def test_a_recurrent_layer_with_a_call_of_its_own_is_refused():
+    message = "^'own' of type OwnCall may need other steps.*an `advance` of its own"
+    with pytest.raises(ValueError, match=message):
+        Stream(of(OwnCall(2, name="own")))
+
+
+def test_a_recurrent_layer_with_a_call_and_an_advance_of_its_own_has_a_state():
+    class OwnBoth(OwnCall):
+        def advance(self, inputs, state, mask=None, reset=None):
+            outputs, state = super().advance(inputs, state, mask, reset)
+            return 2 * outputs, state
+
+    assert list(assert_streams(of(OwnBoth(2, name="own")), X, BLOCKS)) == ["own"]
 
 
 def test_a_class_that_derives_from_a_known_one_may_be_declared():
@@ -477,6 +609,33 @@ def test_training_inside_of_a_model_that_runs_as_one_piece_is_refused(place):
         Stream(of(*calls), pointwise=[Inner])
 
 
+@pytest.mark.parametrize("place", ["wrapper", "wrappers", "behind the last output", "model"])
+def test_a_stateful_layer_inside_of_what_runs_as_one_piece_is_refused(place):
+    gru = layers.GRU(DIM, stateful=True, name="gru")
+    inputs = keras.Input(batch_shape=(BATCH, None, 4, DIM))
+    x = layers.TimeDistributed(layers.GRU(DIM))(inputs)
+    frames = keras.Input(batch_shape=(BATCH, 4, DIM))
+    if place == "wrapper":
+        x = layers.TimeDistributed(keras.Sequential([gru]))(inputs)
+    elif place == "wrappers":
+        x = layers.TimeDistributed(Outer(keras.Sequential([gru])))(inputs)
+    elif place == "model":
+        x = layers.TimeDistributed(keras.Model(frames, gru(frames)))(inputs)
+    else:
+        last = layers.RepeatVector(4)(layers.GRU(DIM)(x))
+        x = keras.Sequential([keras.Sequential([gru])])(last)
+    with pytest.raises(ValueError, match="^'gru' is stateful and would keep.*stateful=False"):
+        Stream(keras.Model(inputs, x))
+
+
+def test_inputs_may_be_given_by_name():
+    inputs = features()
+    inner = keras.Sequential([keras.Input((None, DIM)), layers.Dense(DIM)])
+    x = CoffeeLayer(2, name="coffee")(inputs=inner(inputs=inputs))
+    x = layers.Dense(2)(inputs=layers.GRU(2, return_sequences=True, name="gru")(sequences=x))
+    assert list(assert_streams(keras.Model(inputs, x), X, BLOCKS)) == ["coffee", "gru"]
+
+
 def test_a_recurrent_layer_of_keras_that_goes_backwards_is_refused():
     backwards = layers.LSTM(2, go_backwards=True, return_sequences=True, name="lstm")
     with pytest.raises(ValueError, match="'lstm' goes backwards.*can't follow a stream"):
@@ -499,6 +658,38 @@ def test_an_initial_state_in_the_model_is_refused(make):
     message = "'second' is given an initial_state.*that state of the stream"
     with pytest.raises(ValueError, match=message):
         Stream(model)
+
+
+def test_a_nested_model_given_another_rank_is_refused():
+    inputs = keras.Input((None,))
+    inner = keras.Sequential([keras.Input((None, 1)), layers.Dense(2)], name="inner")
+    message = r"'inner' takes the shape \(None, None, 1\), but is called with \(None, None\).*axes"
+    with pytest.raises(ValueError, match=message):
+        Stream(keras.Model(inputs, inner(inputs)))
+
+
+@pytest.mark.parametrize("mark", ["mask", "reset"])
+def test_a_constant_mark_is_refused(mark):
+    layer = CoffeeLayer(2, name="coffee")
+    model = of(lambda x: layer(x, **{mark: np.ones((1, 1), bool)}))
+    message = f"'coffee' is given a {mark} that is not made of the stream's inputs.*an input of"
+    with pytest.raises(ValueError, match=message):
+        Stream(model)
+
+
+def test_two_states_of_one_name_are_refused():
+    # PyTorch takes no weights of a layer with a dot in its name.
+    recurrent = layers.LSTM(DIM, return_sequences=True, name="l"), Summing(name="l.1")
+    with pytest.raises(ValueError, match="Two states of .* have the name 'l.1'. Rename a layer"):
+        Stream(of(*recurrent))
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs"])
+def test_one_step_with_a_state_named_as_an_input_or_output_is_refused(name):
+    stream = Stream(of(CoffeeLayer(2, name=name)))
+    stream.step(X[:, 0], stream.get_initial_state(BATCH))
+    with pytest.raises(ValueError, match=f"of one step of .* the name '{name}'. Rename a layer"):
+        stream.as_model()
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* will therefore destroy the mask")

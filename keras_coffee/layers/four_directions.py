@@ -10,6 +10,7 @@ from keras import ops
 from keras_coffee._typing import Shape, Tensor
 from keras_coffee.layers.arguments import check_real
 from keras_coffee.layers.declared_weights import LayerOptions
+from keras_coffee.layers.inner import calls_in
 
 DIRECTIONS = ("rows", "columns", "rows_reversed", "columns_reversed")
 
@@ -49,9 +50,9 @@ class FourDirections(keras.layers.Layer):
 
     Raises:
         TypeError: if `layer` is not a Keras layer.
-        ValueError: if `layer` has `return_state`, `stateful` or `go_backwards`, if it does not
-            lead to one output of the ranks above, or if the inputs are not images of known height,
-            width and channels.
+        ValueError: if `layer` has `return_state`, `stateful` or `go_backwards`, if a layer in it is
+            stateful, if it does not lead to one output of the ranks above, or if the inputs are not
+            images of known height, width and channels.
 
     Example:
         >>> directions = FourDirections(CoffeeLayer(n=2))
@@ -142,6 +143,12 @@ def _check_layer(layer: Any) -> None:
                 f"`layer` must not have {flag}=True, received {layer.name!r} with it: its copies "
                 "start anew with each image, each reads in its own direction, and only their last "
                 f"outputs are returned. Leave {flag} out."
+            )
+    for inner, _ in calls_in(layer):
+        if getattr(inner, "stateful", False):
+            raise ValueError(
+                f"`layer` must not have stateful layers in it, received {inner.name!r} in "
+                f"{layer.name!r}: its copies start anew with each image. Leave stateful out."
             )
 
 

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_coffee._typing import Shape, Tensor
 from keras_coffee.layers.arguments import check_forwards
+from keras_coffee.streaming.pointwise import check_activation
 
 
 class Carrier(keras.layers.Layer, abc.ABC):
@@ -176,6 +177,7 @@ class CausalCarrier(Carrier):
     """For `keras.layers.Conv1D` with causal padding: its state are the last inputs."""
 
     def __init__(self, layer: Any, inputs: Any, *args: Any):
+        check_activation(layer, inputs)
         super().__init__(layer, inputs, *args)
         self._reach = layer.dilation_rate[0] * (layer.kernel_size[0] - 1)
         self._dim = inputs.shape[-1]
@@ -198,13 +200,22 @@ class CausalCarrier(Carrier):
 
 def carrier_class(layer: Any) -> type[Carrier] | None:
     """The class of the carrier for a layer; None if the layer has no state."""
-    if hasattr(layer, "advance") and hasattr(layer, "check_stream"):
+    if hasattr(layer, "check_stream") and _advances_as_called(type(layer)):
         return RecurrentCarrier
     if isinstance(layer, keras.layers.RNN) and type(layer).call in _LOOPS:
         return KerasCarrier
     if type(layer) is keras.layers.Conv1D and _is_causal(layer):
         return CausalCarrier
     return None
+
+
+def _advances_as_called(kind: type) -> bool:
+    """Whether a class has an `advance` that knows its `call`, since it was written no earlier."""
+    advance, call = (
+        next((k for k, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
+        for name in ("advance", "call")
+    )
+    return advance <= call
 
 
 # What derives from `RNN` and has a loop of its own may do anything there.

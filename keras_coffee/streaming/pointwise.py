@@ -3,7 +3,10 @@
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
+from keras_coffee._typing import Tensor
 from keras_coffee.layers.softmin_logits import SoftminLogits
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
 from keras_coffee.streaming.call import Call, has_time, symbols_of
@@ -52,7 +55,8 @@ _LAYERS = frozenset(
     ]
 )
 
-# Operations, such as `x + y` makes in a Functional model; their classes are public by name alone.
+# Operations of Keras, such as `x + y` makes in a Functional model; their classes are public by name
+# alone.
 _OPERATIONS = frozenset(
     """
     Abs Absolute Add All Any Cast Ceil Celu Clip Concatenate Cos Divide DivideNoNan Elu Equal
@@ -71,6 +75,7 @@ _ADVICE = {
     "Flatten": "Put it into keras.layers.TimeDistributed. ",
     "Permute": "Put it into keras.layers.TimeDistributed. ",
     "Reshape": "Put it into keras.layers.TimeDistributed. ",
+    "SoftminLogits": "A SoftminLogits can with last=1 or last=None. ",
     "Bidirectional": "Take the layer in it alone, which reads forwards. ",
 }
 
@@ -82,13 +87,8 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
         call: A call of a layer or an operation, with symbolic tensors.
         declared: Classes that the user has declared to treat each step separately.
     """
-    operation, inputs = call.operation, symbols_of((call.args, call.kwargs))
-    wrapped = getattr(operation, "layer", operation)
-    if getattr(wrapped, "stateful", False):
-        raise ValueError(
-            f"{wrapped.name!r} is stateful and would keep a state of its own between the pieces. "
-            "Build it with stateful=False."
-        )
+    operation = call.operation
+    inputs = symbols_of((call.args, {k: x for k, x in call.kwargs.items() if k != "mask"}))
     if not any(map(has_time, inputs)):
         return  # of what the whole stream so far has led to
     if not all(map(has_time, inputs)):
@@ -97,20 +97,50 @@ def check(call: Call, declared: tuple[type, ...]) -> None:
             "stream changes from step to step. Give every input an axis of time, and set "
             "return_sequences=True in recurrent layers."
         )
-    if isinstance(operation, declared) or (
-        _is_known(operation) and _leaves_time_alone(call, inputs)
-    ):
+    if isinstance(operation, declared):
         return
+    if _is_known(operation):
+        _check_ranks(operation, inputs)
+        if _leaves_time_alone(call, inputs):
+            check_activation(operation, inputs[0])
+            return
     raise ValueError(
         f"{operation.name!r} of type {type(operation).__name__} may need other steps than the "
         f"present one, so a stream cannot run it. {_advice(operation)}"
     )
 
 
+def is_last_step(call: Call, known: set[int]) -> bool:
+    """Whether outputs `(B, 1, ...)` are the last step, which `SoftminLogits(last=1)` alone takes.
+
+    Args:
+        call: A call of a layer or an operation, with symbolic tensors.
+        known: The `id` of the symbolic tensors that are.
+    """
+    if not all(len(x.shape) > 2 and x.shape[1] == 1 for x in call.outputs):
+        return False
+    inputs = symbols_of((call.args, call.kwargs))
+    if isinstance(call.operation, SoftminLogits) and has_time(inputs[0]):
+        return True
+    return _is_known(call.operation) and any(id(x) in known for x in inputs)
+
+
+def _check_ranks(operation: Any, inputs: list[keras.KerasTensor]) -> None:
+    shapes = [tuple(x.shape) for x in inputs]
+    if len(set(map(len, shapes))) > 1:
+        raise ValueError(
+            f"{operation.name!r} combines tensors of the shapes {shapes}. Broadcasting would put "
+            "the time of one on another axis. Give all the same number of axes, for example by "
+            "keras.ops.expand_dims(x, -1)."
+        )
+
+
 def _advice(operation: Any) -> str:
     kind = type(operation).__name__
     if kind == "GetItem":
         return "For the last output, set return_sequences=False in the last recurrent layer."
+    if hasattr(operation, "advance"):
+        return "Its `call` is its own: give it an `advance` of its own, which does the same."
     # The classes of operations are not public.
     own = "" if isinstance(operation, keras.layers.Layer) else "call it in a layer of your own and "
     return (
@@ -124,20 +154,62 @@ def _is_known(operation: Any) -> bool:
         return operation.kernel_size == operation.strides == (1,)
     if isinstance(operation, keras.layers.Layer):
         return type(operation) in _LAYERS
-    return type(operation).__name__ in _OPERATIONS
+    kind = type(operation)
+    return kind.__module__.startswith("keras.") and kind.__name__ in _OPERATIONS
+
+
+def check_activation(layer: Any, inputs: keras.KerasTensor) -> None:
+    """Raises ValueError if the activation of a layer looks at other steps than the present one.
+
+    It may be any function, so it is tried on random numbers: on all steps, and on half of them.
+    """
+    activation = getattr(layer, "activation", None)
+    if activation is None:
+        return
+    x = _random(inputs, getattr(layer, "units", getattr(layer, "filters", None)))
+    parts = (x, *ops.split(x, 2, axis=1))
+    whole, *halves = (ops.convert_to_numpy(ops.cast(activation(x), "float32")) for x in parts)
+    found = np.concatenate(halves, axis=1)
+    if found.shape != whole.shape or not np.allclose(found, whole, 1e-2, 1e-3, equal_nan=True):
+        raise ValueError(
+            f"The activation of {layer.name!r} looks at other steps than the present one, so a "
+            "stream cannot run it. Take one that treats each step separately: if it has an axis, "
+            "that of the features."
+        )
+
+
+def _random(inputs: keras.KerasTensor, width: int | None) -> Tensor:
+    """A few steps of what the activation of a layer gets."""
+    shape = [2, 4, *(size or 4 for size in inputs.shape[2:])]
+    if width is not None:
+        shape[-1] = width
+    is_float = width is not None or "float" in inputs.dtype
+    x = np.random.default_rng(0).normal(size=shape)
+    return ops.cast(ops.convert_to_tensor(x), "float32" if is_float else inputs.dtype)
 
 
 def _leaves_time_alone(call: Call, inputs: list[keras.KerasTensor]) -> bool:
-    if isinstance(call.operation, SoftminLogits):
-        return True  # with `last` it drops steps, and never looks at several
+    if isinstance(call.operation, SoftminLogits) and call.operation.last == 1:
+        return True  # it drops steps, and never looks at several
     if not all(map(has_time, call.outputs)):
         return False
     if type(call.operation).__name__ == "GetItem":
         return _takes_all_steps(call.args[1], len(inputs[0].shape))
     rank = max(len(x.shape) for x in (*inputs, *call.outputs))
-    axes = getattr(call.operation, "axis", ())
-    axes = axes if isinstance(axes, (list, tuple)) else [axes]
-    return all(axis is not None and axis % rank > 1 for axis in axes)
+    return all(axis is not None and axis % rank > 1 for axis in _axes(call.operation))
+
+
+def _axes(operation: Any) -> list[int | None]:
+    """The axes that an operation does not treat entry by entry; None: all."""
+    axes = getattr(operation, "axis", ())
+    axes = list(axes) if isinstance(axes, (list, tuple)) else [axes]
+    if isinstance(operation, keras.layers.Masking):
+        axes.append(-1)
+    for name in ("scale", "offset", "mask_value", "x_min", "x_max"):
+        # An array is broadcast against the last axes.
+        shape = np.shape(getattr(operation, name, 0))
+        axes += [k - len(shape) for k, size in enumerate(shape) if size != 1]
+    return axes
 
 
 def _takes_all_steps(key: Any, rank: int) -> bool:

@@ -2,16 +2,16 @@
 
 import collections
 import dataclasses
-import inspect
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.layers.inner import arguments_of, calls_in, input_of, is_graph
 from keras_coffee.streaming.call import Call, filled, has_time, symbols_of
 from keras_coffee.streaming.carriers import Carrier, carrier_class
-from keras_coffee.streaming.pointwise import check
+from keras_coffee.streaming.pointwise import check, is_last_step
 
 
 class Program:
@@ -26,6 +26,8 @@ class Program:
         self._pointwise = pointwise
         self._times_called: collections.Counter[str] = collections.Counter()
         self.calls: list[Call] = []
+        # Of symbolic tensors `(B, 1, ...)` that are the last of the steps of a block.
+        self._last: set[int] = set()
         self.inputs = keras.tree.map_structure(_of_any_length, input_of(model))
         self.flat_inputs = keras.tree.flatten(self.inputs)
         self.outputs = self._walk(model, self.inputs, "")
@@ -39,6 +41,10 @@ class Program:
     def operations(self) -> list[Any]:
         """What is called, each once."""
         return list({id(call.operation): call.operation for call in self.calls}.values())
+
+    def has_steps(self, x: keras.KerasTensor) -> bool:
+        """Whether a symbolic output has an axis that is of length 1 at a step."""
+        return has_time(x) or id(x) in self._last
 
     def run(self, inputs: list[Tensor], state: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         """Outputs for a block of steps, and the states after it."""
@@ -58,6 +64,12 @@ class Program:
 
     def _walk(self, model: Any, inputs: Any, path: str) -> Any:
         """Appends the calls of a model on symbolic inputs, and returns its symbolic outputs."""
+        own = input_of(model)
+        if isinstance(inputs, dict) and not isinstance(own, dict):
+            inputs = [inputs[x.name] for x in keras.tree.flatten(own)]
+        pairs = zip(keras.tree.flatten(inputs), keras.tree.flatten(own), strict=True)
+        inputs = [self._entered(model, x, symbol) for x, symbol in pairs]
+        inputs = keras.tree.pack_sequence_as(own, inputs)
         if isinstance(model, keras.Sequential):
             _check_call(model, keras.Sequential)
             for layer in model.layers:
@@ -73,47 +85,73 @@ class Program:
             return end(inputs)  # `clone_model` makes a model of it; this is the shortest
 
         # The public way to walk a Functional model, in the order in which it runs.
-        ended = keras.Model(input_of(model), end(model.output))
+        ended = keras.Model(own, end(model.output))
         _check_call(model, type(ended))
-        inputs = keras.tree.pack_sequence_as(input_of(model), keras.tree.flatten(inputs))
         keras.models.clone_model(
             ended, input_tensors=inputs, clone_function=lambda layer: layer, call_function=call
         )
         return reached[0]
 
+    def _entered(self, model: Any, x: keras.KerasTensor, own: keras.KerasTensor) -> Any:
+        """An input as a model in a model takes it: cast to the dtype of its own."""
+        if len(x.shape) != len(own.shape):
+            raise ValueError(
+                f"{model.name!r} takes the shape {tuple(own.shape)}, but is called with "
+                f"{tuple(x.shape)} in the model. Give it that many axes, for example by "
+                "keras.ops.expand_dims(x, -1)."
+            )
+        if x.dtype == own.dtype:
+            return x
+        cast = _Cast(own.dtype)
+        outputs = cast(x)
+        self.calls.append(Call(cast, (x,), {}, [outputs], []))
+        return outputs
+
     def _call(self, path: str, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Appends a call, or those of the model that is called, and returns symbolic outputs."""
-        _check_inference(operation, kwargs)
-        can_carry = has_time(symbols_of((args, kwargs))[0])
-        can_carry = can_carry and not isinstance(operation, self._pointwise)
-        if can_carry and is_graph(operation):
-            _check_masks(operation, args[0], kwargs.get("mask"))
-            return self._walk(operation, args[0], self._path(path, operation) + ".")
-        _check_inside(operation)
+        given = arguments_of(operation, args, kwargs)
+        _check_inference(operation, given)
+        first, is_declared = symbols_of((args, kwargs))[0], isinstance(operation, self._pointwise)
+        if self.has_steps(first) and is_graph(operation) and not is_declared:
+            inputs = next(iter(given.values()))
+            _check_masks(operation, inputs, given.get("mask"))
+            return self._walk(operation, inputs, self._path(path, operation) + ".")
+        for inner, arguments in calls_in(operation):
+            _check_inference(inner, arguments)
+            _check_stateless(inner)
         outputs = operation(*args, **kwargs)
         call = Call(operation, args, kwargs, keras.tree.flatten(outputs), [])
         call = dataclasses.replace(call, has_masks=_has_masks(call))
-        carrier = carrier_class(operation) if can_carry else None
+        carrier = carrier_class(operation) if has_time(first) and not is_declared else None
         if carrier is None:
+            _check_stateless(operation)
             check(call, self._pointwise)
         else:
-            call = self._carried(carrier, call, self._path(path, operation))
+            call = self._carried(carrier, call, given, self._path(path, operation))
         self.calls.append(call)
+        if is_last_step(call, self._last):
+            self._last.update(map(id, call.outputs))
         return outputs
 
-    def _carried(self, carrier_of: type[Carrier], call: Call, path: str) -> Call:
-        layer = call.operation
-        given = inspect.signature(layer.call).bind(*call.args, **call.kwargs).arguments
+    def _carried(
+        self, carrier_of: type[Carrier], call: Call, given: dict[str, Any], path: str
+    ) -> Call:
+        layer, inputs, mask = call.operation, next(iter(given.values())), given.get("mask")
         if given.get("initial_state") is not None:
             raise ValueError(
                 f"{layer.name!r} is given an initial_state, but in a stream it continues from "
                 "the previous step. Build the model without it, and set that state of the stream."
             )
-        inputs, mask = call.args[0], given.get("mask")
+        marks = {"mask": mask, "reset": given.get("reset")}
+        for name, mark in marks.items():
+            if mark is not None and not any(map(has_time, symbols_of(mark))):
+                raise ValueError(
+                    f"{layer.name!r} is given a {name} that is not made of the stream's inputs. "
+                    f"Make it an input of the model: keras.Input((None,), dtype='bool')."
+                )
         is_masked = mask is not None or _carries_mask(inputs)
         carrier = carrier_of(layer, inputs, call.outputs[0], is_masked)
         carrier.build(inputs.shape)
-        marks = {"mask": mask, "reset": given.get("reset")}
         return Call(carrier, (inputs,), marks, call.outputs, carrier.state_names(path))
 
     def _path(self, path: str, operation: Any) -> str:
@@ -122,16 +160,6 @@ class Program:
         self._times_called[path] += 1
         times = self._times_called[path]
         return path if times == 1 else f"{path}.call_{times}"
-
-
-def is_graph(model: Any) -> bool:
-    """Whether a model is a `keras.Sequential` or a Functional one."""
-    return isinstance(model, keras.Model) and isinstance(model, (keras.Sequential, keras.Function))
-
-
-def input_of(model: keras.Model) -> Any:
-    """The symbolic inputs of a model, in the structure in which it takes them."""
-    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 
 def _of_any_length(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -152,33 +180,20 @@ def _check_call(model: keras.Model, own: Any) -> None:
         )
 
 
-def _check_inference(operation: Any, kwargs: dict[str, Any]) -> None:
-    if kwargs.get("training"):
+def _check_inference(operation: Any, arguments: dict[str, Any]) -> None:
+    if arguments.get("training"):
         raise ValueError(
             f"{operation.name!r} is called with training=True in the model, but a stream computes "
             "what layers do in inference. Build the model without it."
         )
 
 
-def _check_inside(operation: Any) -> None:
-    """`_check_inference` of the calls in a model that runs as one piece, in a wrapper or not."""
-    if isinstance(operation, keras.layers.Wrapper):
-        _check_inside(operation.layer)
-    elif isinstance(operation, keras.Sequential):
-        for layer in operation.layers:
-            _check_inside(layer)
-    elif is_graph(operation):
-        _check_calls(operation)
-
-
-def _check_calls(model: keras.Model) -> None:
-    def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_inference(operation, kwargs)
-        _check_inside(operation)
-        return operation(*args, **kwargs)
-
-    plain = keras.Model(input_of(model), model.output)
-    keras.models.clone_model(plain, clone_function=lambda layer: layer, call_function=call)
+def _check_stateless(operation: Any) -> None:
+    if getattr(operation, "stateful", False):
+        raise ValueError(
+            f"{operation.name!r} is stateful and would keep a state of its own between the pieces. "
+            "Build it with stateful=False."
+        )
 
 
 def _check_masks(model: keras.Model, inputs: Any, mask: Any) -> None:
@@ -198,6 +213,19 @@ class _End(keras.layers.Layer):
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
         return None
+
+
+class _Cast(keras.layers.Layer):
+    """A cast that keeps masks."""
+
+    def __init__(self, to: str):
+        super().__init__()
+        self.autocast = False
+        self.supports_masking = True
+        self._to = to
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return ops.cast(inputs, self._to)
 
 
 class _Mask(keras.layers.Layer):

@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.layers.arguments import check_real
+from keras_coffee.layers.inner import is_graph
 from keras_coffee.ops.arguments import cast, dtype_of
-from keras_coffee.streaming.call import has_time
-from keras_coffee.streaming.program import Program, is_graph
+from keras_coffee.streaming.program import Program
 
 
 class Stream:
@@ -45,8 +45,8 @@ class Stream:
 
     Raises:
         TypeError: if the model is neither.
-        ValueError: if the model is not built, a layer needs later steps, or the model calls one
-            with `training=True`.
+        ValueError: if the model is not built, a layer needs later steps, the model calls one with
+            `training=True`, or two states would have one name.
 
     Example:
         >>> inputs = keras.Input((None, 3))
@@ -69,10 +69,17 @@ class Stream:
             raise ValueError(
                 f"{model.name!r} is not built. Begin it with keras.Input, or call it once."
             )
+        if not hasattr(model, "inputs"):  # Keras keeps the error to itself
+            raise ValueError(
+                f"{model.name!r} has no symbolic inputs, because one of its layers raises "
+                "NotImplementedError for them. Call the layers on a keras.Input to find it."
+            )
         self._name = model.name
         self._program = Program(model, tuple(pointwise))
+        names = [name for _, own in self._program.carriers for name in own]
+        self._check_distinct("states", names)
         self._states = {
-            name: (tuple(state.shape[1:]), keras.backend.standardize_dtype(state.dtype))
+            name: (tuple(state.shape[1:]), dtype_of(state))
             for name, state in self.get_initial_state(1).items()
         }
 
@@ -97,11 +104,18 @@ class Stream:
             from block to block.
 
         Raises:
-            ValueError: if the inputs have another structure or rank than the model's, or differ in
-                batch size or number of steps, or the states have other names or shapes.
+            ValueError: if the inputs have another structure or shape than the model's, differ in
+                batch size or number of steps, or have no steps; or if the states have other names
+                or shapes.
             TypeError: if the inputs are complex and the model's are not.
         """
-        return self._feed(self._checked(inputs, "batch", "steps"), state)
+        blocks = self._checked(inputs, "batch", "steps")
+        if blocks[0].shape[1] == 0:
+            raise ValueError(
+                f"{self._name!r} takes blocks of one step or more, received the shape "
+                f"{tuple(blocks[0].shape)}. Leave empty blocks out."
+            )
+        return self._feed(blocks, state)
 
     def step(self, inputs_t: Any, state: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         """Feeds one step: as `__call__`, without the axis of time.
@@ -115,8 +129,9 @@ class Stream:
         """
         blocks = [ops.expand_dims(x, 1) for x in self._checked(inputs_t, "batch")]
         outputs, state = self._feed(blocks, state)
+        program = self._program
         outputs = keras.tree.map_structure(
-            lambda x, symbol: x[:, 0] if _has_steps(symbol) else x, outputs, self._program.outputs
+            lambda x, symbol: x[:, 0] if program.has_steps(symbol) else x, outputs, program.outputs
         )
         return outputs, state
 
@@ -133,6 +148,9 @@ class Stream:
         Returns:
             A Functional model, for batches of any size.
 
+        Raises:
+            ValueError: if a layer with a state has a name that an input or output has too.
+
         Example:
             >>> model = keras.Sequential([keras.Input((None, 3)), CoffeeLayer(8, name="coffee")])
             >>> stream = Stream(model)
@@ -142,12 +160,21 @@ class Stream:
             ((2, 3), (2, 3, 8))
         """
         inputs = _named("inputs", self._program.inputs)
+        names = [*inputs, *_named("outputs", self._program.outputs), *self._states]
+        self._check_distinct("inputs, outputs or states of one step", names)
         specs = {name: ((*x.shape[2:],), x.dtype) for name, x in inputs.items()} | self._states
         symbols = {
             name: keras.Input(shape, dtype=dtype, name=name)
             for name, (shape, dtype) in specs.items()
         }
         return keras.Model(symbols, _Step(self)(symbols), name=f"{self._name}_step")
+
+    def _check_distinct(self, what: str, names: list[str]) -> None:
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"Two {what} of {self._name!r} have the name {name!r}. Rename a layer."
+                )
 
     def _feed(self, blocks: list[Tensor], state: Any) -> tuple[Any, dict[str, Tensor]]:
         batch = blocks[0].shape[0]
@@ -213,7 +240,8 @@ class Stream:
         expected = (*axes, *symbol.shape[2:])
         if not symbol.dtype.startswith("complex"):
             check_real(f"What {self._name!r} takes", x)
-        if len(x.shape) != len(expected):
+        sizes = (*(None for _ in axes), *symbol.shape[2:])
+        if len(x.shape) != len(sizes) or not all(map(_fits, x.shape, sizes)):
             named = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
             raise ValueError(
                 f"{self._name!r} takes `({named})` here, received the shape {tuple(x.shape)}. "
@@ -240,10 +268,10 @@ class _Step(keras.layers.Layer):
         return _named("outputs", outputs) | {f"new.{name}": x for name, x in state.items()}
 
     def compute_output_spec(self, tensors: dict[str, Tensor]) -> dict[str, keras.KerasTensor]:
-        batch = next(iter(tensors.values())).shape[0]
+        batch, program = next(iter(tensors.values())).shape[0], self._stream._program
         outputs = {
-            name: keras.KerasTensor((batch, *x.shape[2 if _has_steps(x) else 1 :]), x.dtype)
-            for name, x in _named("outputs", self._stream._program.outputs).items()
+            name: keras.KerasTensor((batch, *x.shape[2 if program.has_steps(x) else 1 :]), x.dtype)
+            for name, x in _named("outputs", program.outputs).items()
         }
         states = {
             f"new.{name}": keras.KerasTensor((batch, *shape), dtype)
@@ -254,11 +282,6 @@ class _Step(keras.layers.Layer):
 
 def _fits(actual: int | None, expected: int | None) -> bool:
     return actual is None or expected is None or actual == expected
-
-
-def _has_steps(x: keras.KerasTensor) -> bool:
-    """Whether a symbolic output has an axis that is of length 1 at a step."""
-    return has_time(x) or (len(x.shape) > 2 and x.shape[1] == 1)  # `SoftminLogits(last=1)`
 
 
 def _named(word: str, structure: Any) -> dict[str, Any]:

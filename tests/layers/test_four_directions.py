@@ -422,6 +422,14 @@ def test_what_four_directions_have_no_use_for_is_refused(layer_class, flag):
         FourDirections(layer_class(2, **{flag: True}))
 
 
+def test_a_stateful_layer_inside_is_refused():
+    inner = keras.Sequential([keras.layers.GRU(3, stateful=True, name="gru")], name="inner")
+    message = "must not have stateful layers in it, received 'gru' in 'inner'.*Leave stateful out"
+    for layer in (inner, keras.Sequential([inner], name="inner")):
+        with pytest.raises(ValueError, match=message):
+            FourDirections(layer)
+
+
 @pytest.mark.parametrize(
     "shape", [(None, 9), (None, 9, 3, 1, 2), (None, None, 3), (None, 9, None), (None, 9, 3, None)]
 )

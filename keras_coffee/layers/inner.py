@@ -1,0 +1,47 @@
+"""What a layer is made of: what a wrapper wraps, and what a model calls."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+
+def is_graph(model: Any) -> bool:
+    """Whether a model is a `keras.Sequential` or a Functional one."""
+    return isinstance(model, keras.Model) and isinstance(model, (keras.Sequential, keras.Function))
+
+
+def input_of(model: keras.Model) -> Any:
+    """The symbolic inputs of a model, in the structure in which it takes them."""
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
+def arguments_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What an operation is called with, by name, the inputs first."""
+    return inspect.signature(operation.call).bind(*args, **kwargs).arguments | kwargs
+
+
+def calls_in(operation: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """All that a wrapper or a model calls, however deep, with the arguments where known."""
+    for inner, arguments in _calls_of(operation):
+        yield inner, arguments
+        yield from calls_in(inner)
+
+
+def _calls_of(operation: Any) -> list[tuple[Any, dict[str, Any]]]:
+    if not isinstance(operation, keras.Model):
+        layer = getattr(operation, "layer", None)
+        return [(layer, {})] if isinstance(layer, keras.layers.Layer) else []
+    if isinstance(operation, keras.Sequential) or not is_graph(operation):
+        return [(layer, {}) for layer in operation.layers]
+    calls = []
+
+    def call(inner: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append((inner, arguments_of(inner, args, kwargs)))
+        return inner(*args, **kwargs)
+
+    # The public way to walk a Functional model, as a plain one.
+    plain = keras.Model(input_of(operation), operation.output)
+    keras.models.clone_model(plain, clone_function=lambda layer: layer, call_function=call)
+    return calls
