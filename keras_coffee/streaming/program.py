@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
+from keras_coffee.layers.part_of_model import input_of
 from keras_coffee.streaming.call import Call, filled, has_time, symbols_of
 from keras_coffee.streaming.carriers import Carrier, carrier_class
 from keras_coffee.streaming.pointwise import check
@@ -127,11 +128,6 @@ class Program:
 def is_graph(model: Any) -> bool:
     """Whether a model is a `keras.Sequential` or a Functional one."""
     return isinstance(model, keras.Model) and isinstance(model, (keras.Sequential, keras.Function))
-
-
-def input_of(model: keras.Model) -> Any:
-    """The symbolic inputs of a model, in the structure in which it takes them."""
-    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 
 def _of_any_length(x: keras.KerasTensor) -> keras.KerasTensor:
