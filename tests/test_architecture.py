@@ -40,7 +40,7 @@ ALLOWED = {
         "solvers",
     },
     "datasets": {"_typing"},
-    "models": {"_checks", "_typing", "layers"},
+    "models": {"_checks", "_typing", "initializers", "layers"},
     "streaming": {"_typing", "layers", "ops"},
     "visualization": {"_checks", "_typing", "layers"},
 }
