@@ -375,6 +375,16 @@ def test_regions_of_a_functional_model_that_returns_a_state():
     np.testing.assert_array_equal(drawn_classes(axes, points), expected)
 
 
+def test_regions_leave_the_state_of_a_layer_behind_as_it_is():
+    last = keras.layers.GRU(3, stateful=True)
+    model = keras.Sequential([keras.Input(batch_shape=(400, 5, 2)), CoffeeLayer(1), last])
+    model(np.ones((400, 5, 2), "float32"))
+    before = ops.convert_to_numpy(last.states[0]).copy()
+    plot_decision_regions(model, resolution=20)
+    assert before.any()
+    np.testing.assert_array_equal(ops.convert_to_numpy(last.states[0]), before)
+
+
 @pytest.mark.parametrize("asks", [True, False], ids=["asks for the mask", "does not"])
 def test_regions_where_the_outputs_have_a_mask(asks):
     between = keras.layers.GlobalAveragePooling1D() if asks else keras.layers.Activation("tanh")
