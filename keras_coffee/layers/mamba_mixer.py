@@ -58,8 +58,8 @@ class MambaMixer(RecurrentLayer):
             `(E,)`, `output_projection` `(E, D)` and `output_bias` `(D,)`, and those of the
             convolution, a `CausalConv1D`. λ starts at -1, …, -n, s at 1 and softplus(b_Δ)
             log-uniform from 0.001 to 0.1.
-        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer. A
-            `mixer` has its own `dtype`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
+            `convolution.trainable` is not saved. A `mixer` has its own `dtype`.
 
     `RecurrentLayer` lists the arguments and results of a call. The states are the last inputs of
     the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
