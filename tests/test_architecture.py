@@ -39,7 +39,7 @@ ALLOWED = {
         "ops",
         "solvers",
     },
-    "datasets": {"_typing"},
+    "datasets": {"_checks", "_typing"},
     "models": {"_checks", "_typing", "initializers", "layers"},
     "streaming": {"_typing", "layers", "ops"},
     "visualization": {"_checks", "_typing", "layers"},
