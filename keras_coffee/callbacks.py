@@ -1,5 +1,6 @@
 """Callbacks for training: two rules of the paper, and a monitor of the solvers."""
 
+import numbers
 from typing import Any
 
 import keras
@@ -76,9 +77,10 @@ class LowerLearningRate(keras.callbacks.Callback):
 
     def __init__(self, learning_rate: float, below: float, monitor: str = "loss"):
         super().__init__()
-        if not 0 < learning_rate < float("inf"):
+        is_number = isinstance(learning_rate, numbers.Real)
+        if not is_number or not 0 < learning_rate < float("inf"):
             raise ValueError(
-                f"`learning_rate` must be a positive number, received {learning_rate}."
+                f"`learning_rate` must be a positive number, received {learning_rate!r}."
             )
         self.learning_rate = learning_rate
         self.below = below

@@ -313,7 +313,8 @@ def _load(model: keras.Model, arrays: dict[str, np.ndarray]) -> None:
 
 def _parts(model: keras.Model) -> tuple[Any, list[Any], Any]:
     """The embedding, the blocks and the last norm of a Mamba that `language_model` made."""
-    layers = [x for x in model.layers if not isinstance(x, keras.layers.InputLayer)]
+    layers = model.layers if isinstance(model, keras.Model) else []
+    layers = [x for x in layers if not isinstance(x, keras.layers.InputLayer)]
     kinds = keras.layers.ReversibleEmbedding, keras.layers.RMSNormalization
     if (
         len(layers) < 3
@@ -322,7 +323,7 @@ def _parts(model: keras.Model) -> tuple[Any, list[Any], Any]:
     ):
         raise ValueError(
             "`model` must come from `language_model` with a MambaMixer of Mamba's own recurrence, "
-            "with a convolution, for each block; received a model of the layers "
+            f"with a convolution, for each block; received {type(model).__name__} of the layers "
             f"{[type(getattr(x, 'mixer', x)).__name__ for x in layers]}."
         )
     return layers[0], layers[1:-1], layers[-1]

@@ -389,6 +389,12 @@ def test_models_that_transformers_does_not_have(mixers):
         to_transformers(language_model(9, 6, mixers()))
 
 
+@pytest.mark.parametrize("other", [3, None, MambaMixer])
+def test_what_is_no_model(other):
+    with pytest.raises(ValueError, match="`model` must come from `language_model`.*received"):
+        to_transformers(other)
+
+
 def test_models_with_blocks_of_other_sizes():
     model = language_model(9, 4, [MambaMixer(2), MambaMixer(3)])
     with pytest.raises(ValueError, match="one configuration for all blocks, but 'block_1' has"):
