@@ -1,11 +1,13 @@
 """Callbacks for training: two rules of the paper, and a monitor of the solvers."""
 
+import numbers
 from typing import Any
 
 import keras
 
 from keras_coffee import solvers
 from keras_coffee.layers import CoffeeLayer
+from keras_coffee.layers.graph import input_of, part_of
 from keras_coffee.layers.kept_states import kept_states
 
 
@@ -75,9 +77,10 @@ class LowerLearningRate(keras.callbacks.Callback):
 
     def __init__(self, learning_rate: float, below: float, monitor: str = "loss"):
         super().__init__()
-        if not 0 < learning_rate < float("inf"):
+        is_number = isinstance(learning_rate, numbers.Real)
+        if not is_number or not 0 < learning_rate < float("inf"):
             raise ValueError(
-                f"`learning_rate` must be a positive number, received {learning_rate}."
+                f"`learning_rate` must be a positive number, received {learning_rate!r}."
             )
         self.learning_rate = learning_rate
         self.below = below
@@ -108,7 +111,8 @@ class SolverMonitor(keras.callbacks.Callback):
     Raises:
         TypeError: if the layer is not a `CoffeeLayer`.
         ValueError: if there is no such solver; at the start of training, if the model does not have
-            the layer, or is not a Functional or Sequential model.
+            the layer, or is not a Functional or Sequential model; at the end of the first epoch at
+            the latest, if the layer was called in another model before.
 
     Example:
         >>> model = keras.Sequential([keras.Input((20, 3)), CoffeeLayer(4, solver="newton")])
@@ -134,17 +138,23 @@ class SolverMonitor(keras.callbacks.Callback):
         self._probe: Any = None
 
     def on_train_begin(self, logs=None):
-        if self.layer not in getattr(self.model, "layers", ()) or not hasattr(self.model, "inputs"):
+        model = self.model
+        is_built = hasattr(model, "inputs")
+        if self.layer not in model.layers or not (is_built or isinstance(model, keras.Sequential)):
             raise ValueError(
                 f"SolverMonitor watches the layer {self.layer.name!r}, which is not among "
                 f"model.layers of the model that is trained, or the model is neither Functional "
                 "nor Sequential."
             )
-        probe = _Probe(self.layer, self.solver)
-        found = probe(**self.layer.symbolic_arguments())
-        self._probe = keras.Model(self.model.inputs, found)
+        # A Sequential without keras.Input may know its inputs only after the first step.
+        self._probe = self._part() if is_built else None
+
+    def _part(self) -> keras.Model:
+        found = _Probe(self.layer, self.solver)(**self.layer.symbolic_arguments())
+        return part_of(self.model, self.layer, input_of(self.model), found)
 
     def on_epoch_end(self, epoch, logs=None):
+        self._probe = self._probe or self._part()
         with kept_states(self._probe):
             iterations, residual, converged = self._probe.predict(
                 self.data, batch_size=self.batch_size, verbose=0

@@ -57,10 +57,9 @@ def layer_lyapunov_exponent(
             f"`layer` must be a CoffeeLayer, received {type(layer).__name__}. For your own "
             "recurrence use lyapunov_exponent."
         )
-    if initial_state is None:
-        initial_state = layer.get_initial_state(ops.shape(inputs)[0])[0]
     inputs, mask, _ = layer.in_order(*layer.prepare(inputs, mask), None)
-    return lyapunov_exponent(layer.cell(), layer.cell_inputs(inputs), initial_state, mask)
+    (state,) = layer.as_states(layer.or_zeros(initial_state, inputs), inputs.shape[0])
+    return lyapunov_exponent(layer.cell(), layer.cell_inputs(inputs), state, mask)
 
 
 def lyapunov_exponent(

@@ -113,7 +113,7 @@ class StepSizes(keras.initializers.Initializer):
         seed: As for `StandardNormal`. Defaults to `None`.
 
     Raises:
-        ValueError: unless 0 < smallest < largest.
+        ValueError: unless 0 < smallest < largest < ∞.
 
     Example:
         >>> delta = np.log1p(np.exp(StepSizes(seed=0)((100,))))
@@ -125,9 +125,9 @@ class StepSizes(keras.initializers.Initializer):
     """
 
     def __init__(self, smallest: float = 0.001, largest: float = 0.1, seed: Any = None) -> None:
-        if not 0 < smallest < largest:
+        if not 0 < smallest < largest < math.inf:
             raise ValueError(
-                f"Step sizes need 0 < smallest < largest, received smallest={smallest} and "
+                f"Step sizes need 0 < smallest < largest < ∞, received smallest={smallest} and "
                 f"largest={largest}."
             )
         self.smallest, self.largest = smallest, largest
@@ -199,7 +199,7 @@ class RingPhase(keras.initializers.Initializer):
         seed: As for `StandardNormal`. Defaults to `None`.
 
     Raises:
-        ValueError: unless `max_phase` is positive.
+        ValueError: unless `max_phase` is a positive number.
 
     Example:
         >>> bool((np.exp(RingPhase(0.1, seed=0)((100,))) < 0.1).all())
@@ -210,8 +210,8 @@ class RingPhase(keras.initializers.Initializer):
     """
 
     def __init__(self, max_phase: float = 2 * np.pi, seed: Any = None) -> None:
-        if not max_phase > 0:
-            raise ValueError(f"`max_phase` must be positive, received {max_phase}.")
+        if not 0 < max_phase < math.inf:
+            raise ValueError(f"`max_phase` must be a positive number, received {max_phase}.")
         self.max_phase = float(max_phase)
         self._uniform = keras.initializers.RandomUniform(0.0, self.max_phase, seed=seed)
 
@@ -307,7 +307,8 @@ def get(identifier: Any) -> Any:
         The initializer, or `None` for `None`.
 
     Raises:
-        ValueError: if the name is unknown.
+        ValueError: if the name is unknown, or a serialized initializer has a value that does not
+            fit.
 
     Example:
         >>> get("s4d_real")((1,)).shape
@@ -315,6 +316,8 @@ def get(identifier: Any) -> Any:
     """
     if isinstance(identifier, str) and identifier in _NAMED:
         return _NAMED[identifier]()
+    if isinstance(identifier, dict):
+        return keras.initializers.get(identifier)  # an error says what in it does not fit
     try:
         return keras.initializers.get(identifier)
     except ValueError as error:

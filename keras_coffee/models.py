@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_coffee._checks import positive_integer
+from keras_coffee import initializers
+from keras_coffee._checks import one_of, positive_integer
 from keras_coffee._typing import is_integer
 from keras_coffee.layers.block import Block
 from keras_coffee.layers.declared_weights import Rule
@@ -88,7 +89,7 @@ def language_model(
         vocabulary_size,
         positive_integer("dim", dim),
         tie_weights=head != "untied",
-        embeddings_initializer=embeddings_initializer,
+        embeddings_initializer=initializers.get(embeddings_initializer),
         dtype=dtype,
         name="embedding",
     )
@@ -111,8 +112,7 @@ def _check_arguments(vocabulary_size: int, mixers: list[Any], head: Any, pad_tok
             f"{[getattr(mixer, 'name', mixer) for mixer in mixers]}. Make one for each, as in "
             "[MambaMixer(16) for _ in range(4)]."
         )
-    if head not in ("tied", "untied", None):
-        raise ValueError(f"`head` must be 'tied', 'untied' or None, received {head!r}.")
+    one_of("head", head, ("tied", "untied", None))
     is_token = is_integer(pad_token_id) and 0 <= pad_token_id < vocabulary_size
     if pad_token_id is not None and not is_token:
         raise ValueError(
@@ -313,7 +313,8 @@ def _load(model: keras.Model, arrays: dict[str, np.ndarray]) -> None:
 
 def _parts(model: keras.Model) -> tuple[Any, list[Any], Any]:
     """The embedding, the blocks and the last norm of a Mamba that `language_model` made."""
-    layers = [x for x in model.layers if not isinstance(x, keras.layers.InputLayer)]
+    layers = model.layers if isinstance(model, keras.Model) else []
+    layers = [x for x in layers if not isinstance(x, keras.layers.InputLayer)]
     kinds = keras.layers.ReversibleEmbedding, keras.layers.RMSNormalization
     if (
         len(layers) < 3
@@ -322,7 +323,7 @@ def _parts(model: keras.Model) -> tuple[Any, list[Any], Any]:
     ):
         raise ValueError(
             "`model` must come from `language_model` with a MambaMixer of Mamba's own recurrence, "
-            "with a convolution, for each block; received a model of the layers "
+            f"with a convolution, for each block; received {type(model).__name__} of the layers "
             f"{[type(getattr(x, 'mixer', x)).__name__ for x in layers]}."
         )
     return layers[0], layers[1:-1], layers[-1]

@@ -39,8 +39,8 @@ ALLOWED = {
         "ops",
         "solvers",
     },
-    "datasets": {"_typing"},
-    "models": {"_checks", "_typing", "layers"},
+    "datasets": {"_checks", "_typing"},
+    "models": {"_checks", "_typing", "initializers", "layers"},
     "streaming": {"_typing", "layers", "ops"},
     "visualization": {"_checks", "_typing", "layers"},
 }

@@ -85,6 +85,20 @@ def test_the_exponent_of_a_layer_that_goes_backwards_is_that_of_the_flipped_sequ
     assert abs(actual - layer_lyapunov_exponent(layer, inputs, mask=masks[0])) > 0.01
 
 
+def test_the_exponent_of_a_layer_from_any_state_that_the_layer_takes():
+    inputs = np.random.default_rng(0).normal(size=(3, 20, 3)).astype("float32")
+    layer = CoffeeLayer(2)
+    layer.build(inputs.shape)
+    zeros = np.zeros((3, 3, 2))
+    expected = layer_lyapunov_exponent(layer, inputs)
+    for state in (zeros, zeros.astype("int32"), layer.get_initial_state(3)):
+        actual = layer_lyapunov_exponent(layer, inputs, state)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    assert abs(layer_lyapunov_exponent(layer, inputs, zeros + 9) - expected) > 1e-3
+    with pytest.raises(ValueError, match=r"`initial_state` must have shape.*received \(3, 3, 4\)"):
+        layer_lyapunov_exponent(layer, inputs, np.zeros((3, 3, 4)))
+
+
 def test_without_a_step_that_counts_there_is_no_exponent():
     layer = CoffeeLayer(2)
     inputs, mask = np.ones((2, 4, 3), "float32"), np.zeros((2, 4), bool)

@@ -47,9 +47,13 @@ def test_step_sizes_are_log_uniform_after_softplus(smallest, largest):
     assert_uniform(np.log(delta), np.log(smallest), np.log(largest))
 
 
-@pytest.mark.parametrize("sizes", [(0.1, 0.1), (0.0, 0.1), (-1.0, 0.1), (0.1, np.nan)])
+@pytest.mark.parametrize(
+    "sizes", [(0.1, 0.1), (0.0, 0.1), (-1.0, 0.1), (0.1, np.nan), (0.1, np.inf)]
+)
 def test_step_sizes_need_two_positive_ones(sizes):
-    message = f"need 0 < smallest < largest, received smallest={sizes[0]} and largest={sizes[1]}"
+    message = (
+        f"need 0 < smallest < largest < ∞, received smallest={sizes[0]} and largest={sizes[1]}"
+    )
     with pytest.raises(ValueError, match=message):
         StepSizes(*sizes)
 
@@ -113,9 +117,11 @@ def test_a_ring_needs_two_radii(radii):
         RingDecay(*radii)
 
 
-@pytest.mark.parametrize("phase", [0, -1.0, np.nan])
+@pytest.mark.parametrize("phase", [0, -1.0, np.nan, np.inf])
 def test_the_largest_phase_is_positive(phase):
-    with pytest.raises(ValueError, match=f"`max_phase` must be positive, received {phase}"):
+    with pytest.raises(
+        ValueError, match=f"`max_phase` must be a positive number, received {phase}"
+    ):
         RingPhase(phase)
 
 
@@ -243,3 +249,10 @@ def test_get_passes_on_what_keras_understands():
 def test_get_names_what_it_knows(identifier):
     with pytest.raises(ValueError, match=r"Unknown initializer.*s4d_real.*keras\.initializers"):
         initializers.get(identifier)
+
+
+def test_a_configuration_that_does_not_fit_is_explained():
+    config = keras.saving.serialize_keras_object(StepSizes())
+    config["config"]["smallest"] = -1
+    with pytest.raises(ValueError, match="^Step sizes need .* received smallest=-1"):
+        initializers.get(config)

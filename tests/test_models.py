@@ -302,6 +302,12 @@ def test_where_it_starts():
     assert (to_numpy(model.weights[0]) == 1).all() and model.output_shape == (None, None, 4)
 
 
+def test_embeddings_start_by_a_name_of_the_package():
+    model = language_model(50, 40, [MambaMixer(2)], embeddings_initializer="standard_normal")
+    vectors = ops.convert_to_numpy(model.get_layer("embedding").embeddings)
+    assert 0.9 < vectors.std() < 1.1
+
+
 def test_policies():
     theirs = fake(residual_in_fp32=False)
     model = from_transformers(theirs, dtype="mixed_bfloat16")
@@ -322,7 +328,9 @@ def test_arguments_that_are_refused():
     for mixers in ([], [mixer, mixer]):
         with pytest.raises(ValueError, match="a separate layer for each block, received"):
             language_model(9, 4, mixers)
-    with pytest.raises(ValueError, match="`head` must be 'tied', 'untied' or None, received True"):
+    with pytest.raises(
+        ValueError, match=r"`head` must be one of \('tied', 'untied', None\), received True"
+    ):
         language_model(9, 4, [mixer], head=True)
     for token in (-1, 9, 1.0):
         with pytest.raises(
@@ -379,6 +387,12 @@ def test_models_that_transformers_does_not_have(mixers):
         ValueError, match="must come from `language_model` with a MambaMixer.*MambaMixer"
     ):
         to_transformers(language_model(9, 6, mixers()))
+
+
+@pytest.mark.parametrize("other", [3, None, MambaMixer])
+def test_what_is_no_model(other):
+    with pytest.raises(ValueError, match="`model` must come from `language_model`.*received"):
+        to_transformers(other)
 
 
 def test_models_with_blocks_of_other_sizes():

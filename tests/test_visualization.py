@@ -172,6 +172,30 @@ def test_resets_given_in_the_model(features):
     np.testing.assert_allclose(paths(axes), from_zero(states[:, :, 0]), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+@pytest.mark.parametrize("names", [("b", "a"), ("other", "more")])
+def test_data_are_found_by_the_keys_of_the_model(features, names):
+    first, second = (keras.Input((4, 3), name=name) for name in names)
+    layer = CoffeeLayer(2)
+    model = keras.Model({"a": first, "b": second}, layer(first + 0 * second))
+    _, gates = trajectory(layer, features[:1])
+    axes = plot_gates(model, {"a": features[:1], "b": np.zeros_like(features[:1])})
+    np.testing.assert_allclose(heat_map(axes), gates[0].reshape(4, 6).T, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["list", "names", "keys"])
+def test_one_sequence_of_several_inputs_needs_no_batch(kind):
+    x, state = np.ones((4, 3), "float32"), np.ones((3, 2), "float32")
+    symbols = {"x": keras.Input((4, 3), name="x"), "state": keras.Input((3, 2), name="state")}
+    layer = CoffeeLayer(2)
+    outputs = layer(symbols["x"], initial_state=symbols["state"])
+    model = keras.Model(symbols if kind == "keys" else [*symbols.values()], outputs)
+    given = [x, state] if kind == "list" else {"x": x, "state": state}
+    _, gates = trajectory(layer, x[None], state[None])
+    drawn = heat_map(plot_gates(model, given))
+    np.testing.assert_allclose(drawn, gates[0].reshape(4, 6).T, atol=1e-6)
+
+
 def test_a_stateful_layer_starts_from_its_state_and_keeps_it(features):
     layer = CoffeeLayer(2, stateful=True)
     model = keras.Sequential([keras.Input(batch_shape=(2, 4, 3)), layer])
@@ -349,6 +373,16 @@ def test_regions_of_a_functional_model_that_returns_a_state():
     points = random_centers(axes)
     expected = ops.convert_to_numpy(first(points.astype("float32"))).argmax(-1)
     np.testing.assert_array_equal(drawn_classes(axes, points), expected)
+
+
+def test_regions_leave_the_state_of_a_layer_behind_as_it_is():
+    last = keras.layers.GRU(3, stateful=True)
+    model = keras.Sequential([keras.Input(batch_shape=(400, 5, 2)), CoffeeLayer(1), last])
+    model(np.ones((400, 5, 2), "float32"))
+    before = ops.convert_to_numpy(last.states[0]).copy()
+    plot_decision_regions(model, resolution=20)
+    assert before.any()
+    np.testing.assert_array_equal(ops.convert_to_numpy(last.states[0]), before)
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["asks for the mask", "does not"])

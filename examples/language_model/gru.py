@@ -15,6 +15,11 @@ class GRU(RecurrentLayer):
 
     def __init__(self, units: int, **kwargs: Any):
         super().__init__(**kwargs)
+        if self.solver != "auto" or self.recompute:
+            raise ValueError(
+                f"keras.layers.GRU runs as it is, received solver={self.solver!r} and "
+                f"recompute={self.recompute}. Leave `solver` and `recompute` out."
+            )
         self.units = units
         self.gru = keras.layers.GRU(
             units, return_sequences=True, return_state=True, dtype=self.dtype_policy

@@ -49,7 +49,12 @@ def named_values(text):
     return name, [_parsed(value) for value in values.split(",")]
 
 
+_SWITCH = {"no": False, "false": False, "yes": True, "true": True}
+
+
 def _parsed(value):
+    if value.lower() in _SWITCH:
+        return _SWITCH[value.lower()]
     try:
         return json.loads(value)
     except json.JSONDecodeError:

@@ -34,6 +34,19 @@ def number(low, high, default, sampling="linear"):
     return functools.partial(keras_tuner.HyperParameters.Float, default=default, **limits)
 
 
+def check_value(name, value, default, values=(), **limits):
+    """Raises unless a parameter can have this value. A number may lie outside its range."""
+    kind = type(default)
+    expected = {bool: "yes or no", int: "a positive integer", float: "a positive number"}
+    fits = type(value) in (int, kind) if kind is float else type(value) is kind
+    if kind is str:
+        expected[str], fits = f"one of {', '.join(values)}", value in values
+    elif kind is not bool:
+        fits = fits and value > 0
+    if not fits:
+        raise ValueError(f"{name} must be {expected[kind]}, received {value!r}")
+
+
 class CoffeeHyperModel(keras_tuner.HyperModel):
     """Builds and trains the model of a trial; KerasTuner calls `build`, then `fit`.
 
@@ -45,6 +58,9 @@ class CoffeeHyperModel(keras_tuner.HyperModel):
         epochs: Of a trial, at most. Hyperband has numbers of its own.
         seed: Of weights and data, the same in every trial.
         only: Values to choose from instead of a parameter's range, by its name.
+
+    Raises:
+        ValueError: if `only` has a name that is no parameter, or a value that it can't have.
     """
 
     SPACE = {}
@@ -61,6 +77,9 @@ class CoffeeHyperModel(keras_tuner.HyperModel):
         self.only = {name: list(values) for name, values in (only or {}).items()}
         for name in self.only.keys() - self.SPACE.keys():
             raise ValueError(f"no parameter {name!r}; there are: {', '.join(self.SPACE)}")
+        for name, values in self.only.items():
+            for value in values:
+                check_value(name, value, **self.SPACE[name].keywords)
 
     def settings(self):
         """What makes two searches the same, for JSON."""

@@ -80,7 +80,7 @@ class SeriesEstimator(BaseEstimator):
         """From padded sequences `(B, T, channels)` and their masks `(B, T)` to `(B, outputs)`."""
         inputs = keras.Input((None, channels))
         mask = keras.Input((None,), dtype="bool")
-        x = keras.layers.Dense(self.width)(inputs)
+        x = keras.layers.Dense(int(self.width))(inputs)  # numbers of NumPy are none of Keras'
         for _ in range(self.blocks):
             mixed = self.layer()(keras.layers.LayerNormalization()(x), mask=mask)
             if mixed.shape[2:] != (self.width,):  # else it might be broadcast
@@ -95,7 +95,7 @@ class SeriesEstimator(BaseEstimator):
     def _train(self, sequences: list[np.ndarray], targets: np.ndarray, outputs: int, loss: Any):
         """Fits a new network to sequences `(T, channels)`."""
         if self.random_state is not None:
-            keras.utils.set_random_seed(self.random_state)
+            keras.utils.set_random_seed(int(self.random_state))
         steps = np.concatenate(sequences)
         self._mean, self._scale = steps.mean(axis=0), spread(steps)
         self.model_ = self._network(steps.shape[1], outputs)
@@ -105,7 +105,7 @@ class SeriesEstimator(BaseEstimator):
         self.history_ = self.model_.fit(
             self._padded(sequences),
             targets,
-            batch_size=self.batch_size,
+            batch_size=int(self.batch_size),
             epochs=self.epochs,
             verbose=self.verbose,
         ).history
@@ -118,7 +118,7 @@ class SeriesEstimator(BaseEstimator):
                 f"{type(self).__name__} was fitted on series of {channels} channels, received "
                 f"series of {given}. The axes are (N, channels, time)."
             )
-        return self.model_.predict(self._padded(sequences), self.batch_size, verbose=0)
+        return self.model_.predict(self._padded(sequences), int(self.batch_size), verbose=0)
 
     def _padded(self, sequences: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Scaled sequences in one array, and a mask that says what of it is not padding.

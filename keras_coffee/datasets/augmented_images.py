@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_coffee._checks import one_of
 from keras_coffee.datasets.arguments import integer, not_negative
 from keras_coffee.datasets.generators import generator_of
 from keras_coffee.datasets.roto_translation import INTERPOLATIONS, roto_translate
@@ -26,8 +27,10 @@ class AugmentedImages(keras.utils.PyDataset):
     The images are shuffled in each epoch, unless `shuffle=False`. A batch depends only on the
     arguments, `epoch` and its index, and is the same on every backend. `fit` and `evaluate` advance
     `epoch`, so each pass sees new images; set `dataset.epoch` to repeat a pass, or to continue
-    after an interruption. For batches in the same order everywhere, call `fit` with `shuffle=False`
-    and leave `workers` at 1. `rotation=0, translation=0` leaves the images unchanged.
+    after an interruption. For batches in the same order everywhere, and each image once in a pass,
+    call `fit` with `shuffle=False`, without `steps_per_epoch`, and leave `workers` at 1: otherwise
+    Keras shuffles them, or uses some that were queued in the epoch before. `rotation=0,
+    translation=0` leaves the images unchanged.
 
     It is written in NumPy because Keras' layers for this, `RandomRotation` and
     `RandomTranslation`, take several times as long as a training step on JAX and PyTorch on a CPU;
@@ -87,7 +90,7 @@ class AugmentedImages(keras.utils.PyDataset):
         self.rotation = not_negative("rotation", rotation)
         self.translation = not_negative("translation", translation)
         self.seed = integer("seed", seed, 0)
-        self.interpolation = _check_interpolation(interpolation)
+        self.interpolation = one_of("interpolation", interpolation, INTERPOLATIONS)
         self.shuffle = shuffle
         self.epoch = 0
         self._shuffled = self._shuffle(0)
@@ -156,12 +159,3 @@ def _check_data(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
             f"shape {labels.shape}. Bring labels to the shape ({len(images)}, ...)."
         )
     return images, labels
-
-
-def _check_interpolation(interpolation: Any) -> str:
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(
-            f"interpolation must be one of {', '.join(map(repr, INTERPOLATIONS))}, received "
-            f"{interpolation!r}. Choose one of them."
-        )
-    return interpolation

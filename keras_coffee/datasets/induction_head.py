@@ -7,6 +7,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_coffee._checks import one_of
 from keras_coffee.datasets.arguments import integer
 from keras_coffee.datasets.generators import generator_of
 from keras_coffee.datasets.pattern_sampler import PatternSampler
@@ -100,7 +101,7 @@ class InductionHead(keras.utils.PyDataset):
         self.batch_size = integer("batch_size", batch_size, 1)
         self.steps_per_epoch = integer("steps_per_epoch", steps_per_epoch, 1)
         self.seed = integer("seed", seed, 0)
-        self.split = _check_split(split)
+        self.split = one_of("split", split, _SPLITS)
         self.epoch = 0
         if trigger is None:
             trigger = self._draw_trigger(1 if trigger_length is None else trigger_length)
@@ -189,13 +190,6 @@ class InductionHead(keras.utils.PyDataset):
         np.put_along_axis(symbols, starts[:, None] + np.arange(size), np.array(self.trigger), 1)
         symbols[:, end : self.length] = self.trigger
         return symbols
-
-
-def _check_split(split: Any) -> str:
-    if split not in _SPLITS:
-        names = ", ".join(map(repr, _SPLITS))
-        raise ValueError(f"split must be one of {names}, received {split!r}. Choose one of them.")
-    return split
 
 
 def _check_trigger(trigger: Any, trigger_length: Any, vocabulary_size: int) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from typing import Any, Self, Unpack
 
 import keras
-from keras import ops
 
 from keras_coffee import solvers
 from keras_coffee._typing import Shape, Tensor
@@ -112,9 +111,7 @@ class Block(RecurrentLayer):
         mask: Tensor | None,
         reset: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        if initial_state is None:
-            initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        states = self.mixer.as_states(initial_state, inputs.shape[0])
+        states = self.mixer.as_states(self.or_zeros(initial_state, inputs), inputs.shape[0])
         mixed, state = self.mixer._run(called(self.norm, inputs), states, mask, reset)
         outputs = inputs + cast(mixed, dtype_of(inputs))
         return masking.repeat_last(outputs, mask, reset), state

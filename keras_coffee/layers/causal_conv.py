@@ -111,8 +111,7 @@ class CausalConv1D(RecurrentLayer):
         reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Like `scan`, except that outputs at masked steps may be any finite numbers."""
-        if initial_state is None:
-            (initial_state,) = self.get_initial_state(ops.shape(inputs)[0])
+        (initial_state,) = self.or_zeros(initial_state, inputs)
         kernel = cast(cast(self.kernel, self.compute_dtype), dtype_of(inputs))
         if inputs.shape[1] == 1 and mask is None and reset is None:
             # Of a stream, where each operation counts.

@@ -337,9 +337,7 @@ class CoffeeLayer(StateSpaceLayer):
     ) -> tuple[Any, ...]:
         """Inputs, state, mask and resets for a look inside: what `call` gives to `scan`."""
         inputs, mask = self.prepare(inputs, mask)
-        if initial_state is None:
-            initial_state = self.get_initial_state(ops.shape(inputs)[0])
-        (state,) = self.as_states(initial_state, inputs.shape[0])
+        (state,) = self.as_states(self.or_zeros(initial_state, inputs), inputs.shape[0])
         return inputs, state, mask, masking.as_mask(reset, inputs, "reset")
 
     def get_config(self) -> dict[str, Any]:

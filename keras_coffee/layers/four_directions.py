@@ -10,7 +10,7 @@ from keras import ops
 from keras_coffee._typing import Shape, Tensor
 from keras_coffee.layers.arguments import check_real
 from keras_coffee.layers.declared_weights import LayerOptions
-from keras_coffee.layers.inner import calls_in
+from keras_coffee.layers.graph import calls_in
 
 DIRECTIONS = ("rows", "columns", "rows_reversed", "columns_reversed")
 

@@ -58,8 +58,8 @@ class MambaMixer(RecurrentLayer):
             `(E,)`, `output_projection` `(E, D)` and `output_bias` `(D,)`, and those of the
             convolution, a `CausalConv1D`. λ starts at -1, …, -n, s at 1 and softplus(b_Δ)
             log-uniform from 0.001 to 0.1.
-        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer. A
-            `mixer` has its own `dtype`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
+            `convolution.trainable` is not saved. A `mixer` has its own `dtype`.
 
     `RecurrentLayer` lists the arguments and results of a call. The states are the last inputs of
     the convolution, `(B, K - 1, E)`, if there is one, and x, `(B, E, n)`, or those of `mixer`.
@@ -201,7 +201,7 @@ class MambaMixer(RecurrentLayer):
         mask: Tensor | None,
         reset: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        states = self._states(initial_state, ops.shape(inputs)[0])
+        states = self.or_zeros(initial_state, inputs)
         branches = self._biased(self.project(inputs, self.input_projection), "input_bias")
         inner = self.expand * inputs.shape[-1]
         mixed, gate = branches[..., :inner], branches[..., inner:]
@@ -212,11 +212,6 @@ class MambaMixer(RecurrentLayer):
         gated = cast(mixed, dtype_of(inputs)) * ops.silu(gate)
         outputs = self._biased(self.project(gated, self.output_projection), "output_bias")
         return masking.repeat_last(outputs, mask, reset), states
-
-    def _states(self, given: Any, batch: Any) -> list[Tensor]:
-        if given is None:
-            return self.get_initial_state(batch)
-        return list(given) if isinstance(given, (list, tuple)) else [given]
 
     def _biased(self, x: Tensor, name: str) -> Tensor:
         return x + cast(getattr(self, name), dtype_of(x)) if self.use_bias else x

@@ -243,6 +243,12 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         self._check_built()
         return [ops.zeros((batch_size, *shape), dtype) for shape, dtype in self._specs]
 
+    def or_zeros(self, given: Any, inputs: Tensor) -> list[Tensor]:
+        """Given states in a list. None: zeros for inputs `(B, ...)`."""
+        if given is None:
+            return self.get_initial_state(ops.shape(inputs)[0])
+        return list(given) if isinstance(given, (list, tuple)) else [given]
+
     def reset_state(self) -> None:
         """Sets the carried states to zeros. Does nothing if the layer is not stateful."""
         for state in self._carried:
@@ -445,8 +451,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             Outputs and the final state, as `scan` returns them.
         """
         if initial_state is None:
-            batch = ops.shape(keras.tree.flatten(inputs)[0])[0]
-            initial_state = self.get_initial_state(batch)
+            initial_state = self.or_zeros(None, keras.tree.flatten(inputs)[0])
             initial_state = initial_state[0] if len(initial_state) == 1 else initial_state
         return cell_scan(
             cell,

@@ -13,6 +13,7 @@ from keras_coffee._checks import one_of, positive_integer
 from keras_coffee._typing import Tensor
 from keras_coffee.layers.arguments import at_least_float32, check_real
 from keras_coffee.layers.symbol_embedding import SymbolEmbedding
+from keras_coffee.ops.arguments import dtype_of
 
 # Differences are brought near 1 before they are squared. These powers of two leave their squares
 # representable over the whole range of the dtype, subnormal numbers included, and leave room for
@@ -183,7 +184,7 @@ class SoftminLogits(keras.layers.Layer):
             )
 
     def _to_compute_dtype(self, logits: Tensor) -> Tensor:
-        if keras.backend.standardize_dtype(logits.dtype) == self.compute_dtype:
+        if dtype_of(logits) == self.compute_dtype:
             return logits
         largest = _LARGEST[self.compute_dtype]
         return ops.cast(ops.clip(logits, -largest, largest), self.compute_dtype)
@@ -204,7 +205,7 @@ def _check_embedding(embedding: Any) -> None:
 
 def _distances(outputs: Tensor, table: Tensor) -> Tensor:
     """Euclidean distances (…, V) of outputs (…, D) from the rows of a table (V, D)."""
-    largest_scale = _LARGEST_SCALE[keras.backend.standardize_dtype(outputs.dtype)]
+    largest_scale = _LARGEST_SCALE[dtype_of(outputs)]
     # Halves, since the difference of two finite numbers may overflow.
     halves = 0.5 * ops.expand_dims(outputs, -2) - 0.5 * table  # (…, V, D)
     scale = ops.max(ops.abs(halves), axis=-1, keepdims=True, initial=0)
@@ -215,7 +216,7 @@ def _distances(outputs: Tensor, table: Tensor) -> Tensor:
 
 def _squared_distances(outputs: Tensor, table: Tensor) -> Tensor:
     """Their squares. No scale: one that is too small for the dtype is rightly zero."""
-    largest = _LARGEST[keras.backend.standardize_dtype(outputs.dtype)]
+    largest = _LARGEST[dtype_of(outputs)]
     halves = 0.5 * ops.expand_dims(outputs, -2) - 0.5 * table  # (…, V, D)
     # A product, since the derivative of `square` doubles first, which may overflow.
     quarters = ops.sum(halves * halves, axis=-1)
@@ -236,7 +237,7 @@ def _safe_root(squares: Tensor) -> Tensor:
 
 def _capped(root: Tensor, scale: Tensor) -> Tensor:
     # Only a product of two finite numbers is capped: an infinite output has no logits.
-    largest = _LARGEST[keras.backend.standardize_dtype(root.dtype)]
+    largest = _LARGEST[dtype_of(root)]
     product = root * scale
     overflows = ops.logical_and(product > largest, root <= largest)
     return ops.where(overflows, ops.full_like(product, largest), product)

@@ -11,6 +11,7 @@ from keras_coffee import constraints, initializers
 from keras_coffee._checks import positive_integer
 from keras_coffee._typing import Tensor, is_integer
 from keras_coffee.layers.arguments import at_least_float32, check_real
+from keras_coffee.ops.arguments import dtype_of
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")
@@ -196,7 +197,7 @@ def _is_known(inputs: Any) -> bool:
 
 def _comparable(inputs: Tensor) -> Tensor:
     """Widens symbols until the comparison with any vocabulary size is exact."""
-    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    dtype = dtype_of(inputs)
     if keras.backend.is_float_dtype(dtype):
         return ops.cast(inputs, at_least_float32(inputs))
     return ops.cast(inputs, "int64" if dtype in ("int64", "uint64", "uint32") else "int32")

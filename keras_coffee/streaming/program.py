@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_coffee._typing import Tensor
-from keras_coffee.layers.inner import arguments_of, calls_in, input_of, is_graph
+from keras_coffee.layers.graph import arguments_of, calls_in, input_of, is_graph
 from keras_coffee.streaming.call import Call, filled, has_time, symbols_of
 from keras_coffee.streaming.carriers import Carrier, carrier_class
 from keras_coffee.streaming.pointwise import check, is_last_step

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_coffee._typing import Tensor
 from keras_coffee.layers.arguments import check_real
-from keras_coffee.layers.inner import is_graph
+from keras_coffee.layers.graph import is_graph
 from keras_coffee.ops.arguments import cast, dtype_of
 from keras_coffee.streaming.program import Program
 

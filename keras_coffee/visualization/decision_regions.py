@@ -11,6 +11,7 @@ from matplotlib.colors import ListedColormap
 
 from keras_coffee._checks import positive_integer
 from keras_coffee.layers import CoffeeLayer, SymbolEmbedding
+from keras_coffee.layers.kept_states import kept_states
 from keras_coffee.visualization.drawing import checked_labels, draw_arrows, new_axes, write
 from keras_coffee.visualization.inside import coffee_layer, rest_of_model
 
@@ -151,7 +152,8 @@ def _classes(
     held = np.broadcast_to(points, (len(points), *shape))
     masks = [np.ones(held.shape[:2], bool) for _ in rest.inputs[1:]]
     given = [held, *masks] if masks else held
-    scores = rest.predict(given, batch_size=5000, verbose=0)
+    with kept_states(rest):
+        scores = rest.predict(given, batch_size=5000, verbose=0)
     scores = scores.reshape(len(points), -1, scores.shape[-1])[:, -1]
     return scores.argmax(axis=-1).reshape(resolution, resolution)
 

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_coffee.layers import CoffeeLayer, SoftminLogits
+from keras_coffee.layers.graph import input_of, part_of
 from keras_coffee.layers.kept_states import kept_states
 
 
@@ -113,18 +114,7 @@ def rest_of_model(model: keras.Model, layer: CoffeeLayer) -> tuple[keras.Model, 
     probe(outputs)
     # The outputs, and their mask if they have one, which later layers may ask for.
     given = keras.tree.flatten(probe.input)
-    return _connected(given, model.outputs[0], model, layer), shape
-
-
-def _connected(inputs: Any, outputs: Any, model: keras.Model, layer: CoffeeLayer) -> keras.Model:
-    try:
-        return keras.Model(inputs, outputs)
-    except ValueError as error:
-        raise ValueError(
-            f"The part of {model.name!r} before or after {layer.name!r} can't be taken out. What "
-            "comes after may depend on the layer's outputs only, and the layer must not have been "
-            "called before in another model."
-        ) from error
+    return part_of(model, layer, given, model.outputs[0]), shape
 
 
 def _layer_inputs(model, layer, batches):
@@ -132,7 +122,7 @@ def _layer_inputs(model, layer, batches):
     given = layer.symbolic_arguments()
     features, mask = _Probe()(given["inputs"])
     wanted = {"mask": mask} | given | {"inputs": features}
-    part = _connected(model.inputs, wanted, model, layer)
+    part = part_of(model, layer, model.inputs, wanted)
     with kept_states(part):
         found = part(batches, training=False)
     return tuple(found.get(name) for name in ("inputs", "mask", "initial_state", "reset"))
@@ -160,15 +150,19 @@ class _Probe(keras.layers.Layer):
 
 
 def _batches(model: keras.Model, inputs: Any) -> list[Any]:
-    """The array for each input of a model; a single sequence as a batch of one."""
+    """The array for each of `model.inputs`; a single sequence as a batch of one."""
     if isinstance(inputs, dict):
-        return [inputs[x.name] for x in model.inputs]
-    if len(model.inputs) > 1:
-        return list(inputs)
-    if isinstance(inputs, (list, tuple)) and len(inputs) == 1 and hasattr(inputs[0], "shape"):
-        inputs = inputs[0]
-    array = ops.convert_to_numpy(inputs) if ops.is_tensor(inputs) else np.asarray(inputs)
-    return [array[None] if array.ndim == len(model.inputs[0].shape) - 1 else array]
+        symbols = input_of(model)
+        # Keras sorts the keys, and takes the names of tensors where there are none.
+        is_dict = isinstance(symbols, dict)
+        keys = sorted(symbols) if is_dict else [x.name for x in model.inputs]
+        inputs = [inputs[key] for key in keys]
+    elif len(model.inputs) == 1:
+        is_list = isinstance(inputs, (list, tuple)) and len(inputs) == 1
+        inputs = inputs if is_list and hasattr(inputs[0], "shape") else [inputs]
+    arrays = [ops.convert_to_numpy(x) for x in inputs]
+    missing = [len(s.shape) - x.ndim for s, x in zip(model.inputs, arrays, strict=False)]
+    return [x[None] for x in arrays] if set(missing) == {1} else arrays
 
 
 def _symbols(batches: list[Any], shape: tuple[int, ...], backwards: bool) -> np.ndarray | None:

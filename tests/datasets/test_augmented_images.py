@@ -232,7 +232,7 @@ def test_nearest_pixels_are_pixels_of_the_image():
 
 
 def test_an_unknown_interpolation_is_refused():
-    message = "interpolation must be one of 'bilinear', 'nearest', received 'cubic'"
+    message = r"`interpolation` must be one of \('bilinear', 'nearest'\), received 'cubic'"
     with pytest.raises(ValueError, match=message):
         AugmentedImages(np.zeros((1, 2, 2)), [0], interpolation="cubic")
 

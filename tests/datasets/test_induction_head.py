@@ -351,7 +351,7 @@ def test_length_and_indices():
         (dict(trigger=[]), r"trigger_length must be at least 1, received 0"),
         (dict(trigger=[1, 2], trigger_length=3), r"trigger_length is 3, but .* has 2 symbols"),
         (dict(vocabulary_size=1), r"vocabulary_size must be at least 2, received 1"),
-        (dict(split="training"), r"one of 'train', 'validation', 'test', received 'training'"),
+        (dict(split="training"), r"one of \('train', 'validation', 'test'\), received 'training'"),
         (dict(seed=-1), r"seed must be at least 0, received -1"),
         (dict(noise_length=-1), r"noise_length must be at least 0, received -1"),
         *[

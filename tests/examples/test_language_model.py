@@ -71,6 +71,12 @@ def test_tokens_are_drawn_as_often_as_the_softmax_says():
     assert characters.choose(logits, 0.0, generator) == 1
 
 
+@pytest.mark.parametrize("given", [{"solver": "newton"}, {"recompute": True}])
+def test_a_gru_of_keras_is_not_solved_otherwise(given):
+    with pytest.raises(ValueError, match="keras.layers.GRU runs.*Leave `solver` and `recompute`"):
+        characters.GRU(3, **given)
+
+
 def test_a_gru_of_keras_streams_and_skips_masked_steps():
     layer = characters.GRU(3)
     x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")

@@ -15,6 +15,8 @@ import programs
 import pytest
 from nightly import IS_THOROUGH, by_night
 
+from keras_coffee import CoffeeLayer
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "searches"
 BACKEND = keras.config.backend()
@@ -80,6 +82,35 @@ def test_only_narrows_a_range():
     assert hypermodel.largest_count == (4 * 2 + 9) * 4
     with pytest.raises(ValueError, match="no parameter 'width'; there are: n, dim, feedback"):
         HEADS(only={"width": [1]})
+
+
+@pytest.mark.parametrize(
+    "word, expected", [("no", False), ("false", False), ("yes", True), ("True", True)]
+)
+def test_a_switch_is_said_in_words(word, expected):
+    name, values = search.arguments.named_values(f"output_filter={word}")
+    hp = keras_tuner.HyperParameters()
+    model = HEADS(only={name: values}).build(hp)
+    assert hp["output_filter"] == expected
+    (layer,) = [x for x in model.layers if isinstance(x, CoffeeLayer)]
+    assert layer.output_filter is expected
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("feedback=None", "feedback must be one of sigmoid, none, linear, received 'None'"),
+        ("feedback=sigmoid,tanh", "feedback must be one of .*, received 'tanh'"),
+        ("output_filter=1", "output_filter must be yes or no, received 1"),
+        ("n=two", "n must be a positive integer, received 'two'"),
+        ("dim=2.5", "dim must be a positive integer, received 2.5"),
+        ("learning_rate=0", "learning_rate must be a positive number, received 0"),
+        ("n=yes", "n must be a positive integer, received True"),
+    ],
+)
+def test_values_that_a_parameter_cannot_have(given, message):
+    with pytest.raises(ValueError, match=message):
+        HEADS(only=dict([search.arguments.named_values(given)]))
 
 
 def test_the_score_orders_small_models_at_the_target_first():

@@ -85,6 +85,13 @@ def test_scikit_learn_can_clone_and_cross_validate_it():
     assert cross_val_score(other, series, labels, cv=2).shape == (2,)
 
 
+def test_a_search_of_scikit_learn_gives_numbers_of_numpy():
+    series, labels = rising_and_falling(8)
+    numbers = {name: np.int64(x) for name, x in SMALL.items()}
+    one = SeriesClassifier(epochs=np.int64(1), **numbers).fit(series, labels)
+    assert one.predict(series).shape == (8,)
+
+
 def test_a_forecaster_foresees_a_wave_at_any_length():
     wave = np.sin(np.arange(80) * 2 * np.pi / 8)
     settings = {**SMALL, "width": 16, "epochs": 20}

@@ -257,6 +257,32 @@ class States(keras.callbacks.Callback):
         self.seen.append([to_numpy(layer.states[0]).copy() for layer in self.layers])
 
 
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+@pytest.mark.parametrize("names", [("z", "b"), ("other", "more")])
+def test_monitor_finds_data_by_the_keys_of_the_model(names):
+    x, y = data()
+    first, second = (keras.Input(SHAPE[1:], name=name) for name in names)
+    layer = CoffeeLayer(4, solver="newton")
+    model = keras.Model({"b": first, "z": second}, layer(first + 0 * second))
+    layer.gate.assign(2 * np.random.default_rng(1).normal(size=(3, 4)))
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    given = {"b": 3 * x, "z": np.zeros_like(x)}
+    history = model.fit(given, y, verbose=0, callbacks=[SolverMonitor(layer, given)]).history
+    expected = int(to_numpy(layer.solve(3 * x).iterations).max())
+    assert history[f"{layer.name}_iterations"] == [expected]
+    assert expected > 0
+
+
+def test_monitor_of_a_model_that_is_built_by_training():
+    x, y = data()
+    layer = CoffeeLayer(4, solver="newton")
+    model = keras.Sequential([layer])
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    history = model.fit(x, y, epochs=2, verbose=0, callbacks=[SolverMonitor(layer, x)]).history
+    expected = int(to_numpy(layer.solve(x).iterations).max())
+    assert history[f"{layer.name}_iterations"] == [expected] * 2
+
+
 def test_monitor_changes_no_carried_state():
     x, y = data()
     layers = [CoffeeLayer(2, stateful=True), CoffeeLayer(4, solver="newton", stateful=True)]
@@ -286,3 +312,29 @@ def test_monitor_of_a_layer_of_another_model():
         ValueError, match="SolverMonitor watches the layer 'coffee_layer.*not among"
     ):
         model.fit(x, y, verbose=0, callbacks=[SolverMonitor(other.layers[1], x)])
+
+
+def test_monitor_of_a_layer_that_was_called_in_another_model_before():
+    x, y = data()
+    layer = CoffeeLayer(4)
+    keras.Sequential([keras.Input(SHAPE[1:]), layer])
+    model = keras.Sequential([keras.Input(SHAPE[1:]), layer])
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="must not have been called before in another model"):
+        model.fit(x, y, verbose=0, callbacks=[SolverMonitor(layer, x)])
+
+
+def test_monitor_of_a_subclassed_model():
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.coffee = CoffeeLayer(4)
+
+        def call(self, inputs):
+            return self.coffee(inputs)
+
+    x, y = data()
+    model = Subclassed()
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="is neither Functional nor Sequential"):
+        model.fit(x, y, verbose=0, callbacks=[SolverMonitor(model.coffee, x)])
