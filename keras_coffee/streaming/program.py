@@ -64,12 +64,7 @@ class Program:
 
     def _walk(self, model: Any, inputs: Any, path: str) -> Any:
         """Appends the calls of a model on symbolic inputs, and returns its symbolic outputs."""
-        own = input_of(model)
-        if isinstance(inputs, dict) and not isinstance(own, dict):
-            inputs = [inputs[x.name] for x in keras.tree.flatten(own)]
-        pairs = zip(keras.tree.flatten(inputs), keras.tree.flatten(own), strict=True)
-        inputs = [self._entered(model, x, symbol) for x, symbol in pairs]
-        inputs = keras.tree.pack_sequence_as(own, inputs)
+        inputs = self._entered(model, inputs)
         if isinstance(model, keras.Sequential):
             _check_call(model, keras.Sequential)
             for layer in model.layers:
@@ -85,15 +80,22 @@ class Program:
             return end(inputs)  # `clone_model` makes a model of it; this is the shortest
 
         # The public way to walk a Functional model, in the order in which it runs.
-        ended = keras.Model(own, end(model.output))
+        ended = keras.Model(input_of(model), end(model.output))
         _check_call(model, type(ended))
         keras.models.clone_model(
             ended, input_tensors=inputs, clone_function=lambda layer: layer, call_function=call
         )
         return reached[0]
 
-    def _entered(self, model: Any, x: keras.KerasTensor, own: keras.KerasTensor) -> Any:
-        """An input as a model in a model takes it: cast to the dtype of its own."""
+    def _entered(self, model: Any, inputs: Any) -> Any:
+        """Inputs as Keras hands them to a model: in its structure, and of its dtypes."""
+        own = input_of(model)
+        if isinstance(inputs, dict) and not isinstance(own, dict):
+            inputs = [inputs[x.name] for x in keras.tree.flatten(own)]
+        pairs = zip(keras.tree.flatten(inputs), keras.tree.flatten(own), strict=True)
+        return keras.tree.pack_sequence_as(own, [self._cast(model, *pair) for pair in pairs])
+
+    def _cast(self, model: Any, x: keras.KerasTensor, own: keras.KerasTensor) -> Any:
         if len(x.shape) != len(own.shape):
             raise ValueError(
                 f"{model.name!r} takes the shape {tuple(own.shape)}, but is called with "
