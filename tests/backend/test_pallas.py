@@ -424,11 +424,11 @@ def calls(shape, keep):
         ("coffee", {"feedback": "sigmoid"}, [inputs, inputs, mask, None], [weight] * 6),
         (
             *("selective", {"discretization": "zoh", "delta_softplus": False}),
-            *([inputs, inputs, matrix, matrix, mask], [weight, *[None] * 4]),
+            *([inputs, inputs, matrix, matrix, mask], [weight, *[None] * 3]),
         ),
         (
             *("selective", {"discretization": "mamba", "delta_softplus": True}),
-            *([inputs, inputs, matrix, matrix, None], [weight, None, None, row, row]),
+            *([inputs, inputs, matrix, matrix, None], [weight, None, None, row]),
         ),
     ):
         forward, backward = (

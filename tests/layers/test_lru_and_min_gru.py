@@ -201,7 +201,7 @@ def test_a_ring_that_is_none_is_an_error():
         LRU(4, n=4, r_min=0.9, r_max=0.5)
     with pytest.raises(ValueError, match="received r_min=0.0 and r_max=1.5"):
         LRU(4, n=4, r_max=1.5)
-    with pytest.raises(ValueError, match="`max_phase` must be positive, received 0"):
+    with pytest.raises(ValueError, match="`max_phase` must be a positive number, received 0"):
         LRU(4, n=4, max_phase=0)
 
 
