@@ -25,5 +25,7 @@ def __getattr__(name: str) -> _ModuleType:
     """`keras_coffee.visualization`, imported when it is asked for: it needs matplotlib."""
     if name == "visualization":
         return _importlib.import_module("keras_coffee.visualization")
-    place = f". It is keras_coffee.layers.{name}" * hasattr(layers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{place}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if isinstance(getattr(layers, name, None), type):
+        message += f". It is keras_coffee.layers.{name}"
+    raise AttributeError(message)

@@ -1,6 +1,5 @@
 """Callbacks for training: two rules of the paper, and a monitor of the solvers."""
 
-import numbers
 from typing import Any
 
 import keras
@@ -43,6 +42,13 @@ class StopAtTarget(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+def _is_positive(value: Any) -> bool:
+    try:
+        return 0 < float(value) < float("inf")
+    except (TypeError, ValueError):
+        return False
+
+
 class LowerLearningRate(keras.callbacks.Callback):
     """Lowers the learning rate after the first epoch in which a metric is below a threshold.
 
@@ -77,8 +83,7 @@ class LowerLearningRate(keras.callbacks.Callback):
 
     def __init__(self, learning_rate: float, below: float, monitor: str = "loss"):
         super().__init__()
-        is_number = isinstance(learning_rate, numbers.Real)
-        if not is_number or not 0 < learning_rate < float("inf"):
+        if not _is_positive(learning_rate):
             raise ValueError(
                 f"`learning_rate` must be a positive number, received {learning_rate!r}."
             )
@@ -140,11 +145,15 @@ class SolverMonitor(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         model = self.model
         is_built = hasattr(model, "inputs")
-        if self.layer not in model.layers or not (is_built or isinstance(model, keras.Sequential)):
+        if not (is_built or isinstance(model, keras.Sequential)):
+            raise ValueError(
+                "SolverMonitor watches a layer of a Functional or Sequential model, received "
+                f"{type(model).__name__}. Make the model of the layers' calls on keras.Input."
+            )
+        if self.layer not in model.layers:
             raise ValueError(
                 f"SolverMonitor watches the layer {self.layer.name!r}, which is not among "
-                f"model.layers of the model that is trained, or the model is neither Functional "
-                "nor Sequential."
+                f"model.layers of {model.name!r}. Give it a layer of the model that is trained."
             )
         # A Sequential without keras.Input may know its inputs only after the first step.
         self._probe = self._part() if is_built else None

@@ -317,7 +317,7 @@ def get(identifier: Any) -> Any:
     if isinstance(identifier, str) and identifier in _NAMED:
         return _NAMED[identifier]()
     if isinstance(identifier, dict):
-        return keras.initializers.get(identifier)  # an error says what in it does not fit
+        return keras.initializers.get(identifier)  # its own error names the value that is wrong
     try:
         return keras.initializers.get(identifier)
     except ValueError as error:

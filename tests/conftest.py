@@ -51,8 +51,8 @@ hypothesis.settings.load_profile("quick")
 if keras.config.backend() == "tensorflow" and "XLA_FLAGS" not in os.environ:
     import tensorflow as tf
 
-    # It optimizes graphs, each of which then runs once: a third of the time. Users have it, and so
-    # have the runs above that set XLA_FLAGS to nothing.
+    # TensorFlow's optimizer of graphs takes a third of the time of these tests, which run a graph
+    # once. It is on for users, and in the runs that set XLA_FLAGS to nothing.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 if keras.config.backend() == "torch":

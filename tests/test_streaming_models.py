@@ -8,7 +8,7 @@ from keras import layers, ops
 from recurrent import TwoStates, random_inputs, to_numpy
 
 from keras_coffee import CoffeeLayer, S6Layer, Stream
-from keras_coffee.layers import LRU, MinGRU, SoftminLogits, SymbolEmbedding
+from keras_coffee.layers import LRU, CausalConv1D, MinGRU, SoftminLogits, SymbolEmbedding
 
 BATCH, LENGTH, DIM = 2, 7, 3
 X = random_inputs(BATCH, LENGTH, DIM)
@@ -249,7 +249,10 @@ def test_a_nested_model_takes_its_inputs_by_name():
 def test_a_step_keeps_axes_that_are_not_those_of_time():
     inputs = features()
     forecast = layers.Reshape((1, DIM))(layers.Dense(DIM)(layers.GRU(2)(inputs)))
-    stream = Stream(keras.Model(inputs, {"forecast": forecast, "logits": logits(inputs, 1) / 2}))
+    # Whatever is made of the last step is of one step too.
+    inner = keras.Sequential([keras.Input((None, 5), dtype="float16"), layers.Rescaling(2.0)])
+    last = inner(layers.Lambda(lambda x: x / 2)(logits(inputs, 1)))
+    stream = Stream(keras.Model(inputs, {"forecast": forecast, "logits": last}))
     outputs, _ = stream(X, stream.get_initial_state(BATCH))
     assert {k: tuple(x.shape) for k, x in outputs.items()} == {
         "forecast": (BATCH, 1, DIM),
@@ -450,6 +453,12 @@ def over_time(x):
     return ops.softmax(x, axis=1)
 
 
+def mean_of_pairs(x):
+    length = x.shape[1] or LENGTH
+    pairs = [ops.mean(x[:, k : k + 2], 1, keepdims=True) for k in range(0, length, 2)]
+    return ops.repeat(ops.concatenate(pairs, axis=1), 2, axis=1)[:, :length]
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -459,6 +468,11 @@ def over_time(x):
         layers.Dense(1, activation=over_time, name="act"),
         layers.Conv1D(2, 1, activation=over_time, name="act"),
         layers.Conv1D(2, 2, padding="causal", activation=over_time, name="act"),
+        CausalConv1D(2, activation=over_time, name="act"),
+        MinGRU(2, activation=over_time, name="act"),
+        layers.Activation(mean_of_pairs, name="act"),
+        layers.Activation(lambda x: x + 1e-3 * ops.cumsum(x, axis=1), name="act"),
+        layers.Activation(lambda x: x + np.ones((LENGTH, DIM), "float32"), name="act"),
     ],
 )
 def test_an_activation_over_time_is_refused(call):
@@ -628,6 +642,27 @@ def test_a_stateful_layer_inside_of_what_runs_as_one_piece_is_refused(place):
         Stream(keras.Model(inputs, x))
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* will therefore destroy the mask")
+def test_a_mask_may_have_fewer_axes_than_what_it_masks():
+    tokens = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(6, DIM)(tokens)
+    for layer in (layers.BatchNormalization(), layers.TimeDistributed(layers.Dense(2))):
+        assert_streams(keras.Model(tokens, layer(x, None, tokens > 0)), TOKENS, BLOCKS)
+
+
+def test_a_mask_without_time_is_refused():
+    inputs = features()
+    mask = ops.expand_dims(layers.GRU(DIM)(inputs), 1) > 0
+    with pytest.raises(ValueError, match="combines steps with a tensor that has no axis of time"):
+        Stream(keras.Model(inputs, layers.Softmax()(inputs, mask=mask)))
+
+
+def test_training_may_be_false_for_layers_that_do_not_take_it():
+    inputs = features()
+    model = keras.Model(inputs, layers.Rescaling(2.0)(inputs, training=False))
+    assert_streams(model, X, BLOCKS)
+
+
 def test_inputs_may_be_given_by_name():
     inputs = features()
     inner = keras.Sequential([keras.Input((None, DIM)), layers.Dense(DIM)])
@@ -654,10 +689,13 @@ def test_a_last_output_among_single_steps_is_refused():
 def test_an_initial_state_in_the_model_is_refused(make):
     inputs = features()
     _, *state = make(2, return_state=True)(inputs)
-    model = keras.Model(inputs, make(2, name="second")(inputs, initial_state=state))
     message = "'second' is given an initial_state.*that state of the stream"
-    with pytest.raises(ValueError, match=message):
-        Stream(model)
+    name = "inputs" if make is CoffeeLayer else "sequences"
+    for given in ((inputs,), {}), ((), {name: inputs}):
+        args, kwargs = given
+        outputs = make(2, name="second")(*args, **kwargs, initial_state=state)
+        with pytest.raises(ValueError, match=message):
+            Stream(keras.Model(inputs, outputs))
 
 
 def test_a_nested_model_given_another_rank_is_refused():

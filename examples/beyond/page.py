@@ -80,11 +80,11 @@ to work too. With equal parameters, so 14 to 16 units, neither is ahead of the b
 the three.
 
 **Equal states: recall belongs to the GRU, as expected.** With 64 numbers as its state, and a model
-of six times the parameters of COFFEE's, a GRU is right on all of recall, with noise too, and on 0.95
-of selective copying. In multi-query recall it has 1.00, 0.95 and 0.37, and it learns parity with two
-seeds of three. The LSTM, whose 64 numbers are 32 units, was expected to work as well, and does on
-parity and flip-flop; in the three recall tasks it has 0.94, 0.80 and 0.56. COFFEE and S6, with fewer
-parameters, are worse than at equal parameters in all three, as expected.
+of six times the parameters of COFFEE's, a GRU is right on all of recall, with noise too, and on
+0.95 of selective copying. In multi-query recall it has 1.00, 0.95 and 0.37, and it learns parity
+with two seeds of three. The LSTM, whose 64 numbers are 32 units, was expected to work as well, and
+does on parity and flip-flop; in the three recall tasks it has 0.94, 0.80 and 0.56. COFFEE and S6,
+with fewer parameters, are worse than at equal parameters in all three, as expected.
 
 **Z60 and A5: confirmed at equal states.** With 64 numbers as its state a GRU learns words of eight
 symbols, and is right on 0.99 (Z60) and 0.95 (A5) of the symbols of words twice as long; an LSTM has
@@ -124,8 +124,8 @@ EXPECTED = """\
 **Expected of two layers,** before those runs, except for COFFEE on parity, which was known: a first
 layer can keep the last symbol for the second, so recall works with all mixers except LRU, and
 copying improves. Parity and flip-flop stay as they are with one layer. Before the runs that came
-later: so do Z60, A5 and modular arithmetic, for depth makes no multipliers that do not commute; S6
-and COFFEE learn induction heads at the lengths of training.
+later: Z60, A5 and modular arithmetic stay unlearned too, because depth does not make multipliers
+that do not commute; S6 and COFFEE learn induction heads at the lengths of training.
 
 **Expected of equal states,** when Z60, A5 and arithmetic were known: GRU and LSTM have far more
 parameters than the others then, and work in all three recall tasks. Elementwise layers have fewer

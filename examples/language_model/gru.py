@@ -17,7 +17,7 @@ class GRU(RecurrentLayer):
         super().__init__(**kwargs)
         if self.solver != "auto" or self.recompute:
             raise ValueError(
-                f"keras.layers.GRU runs as it is, received solver={self.solver!r} and "
+                f"keras.layers.GRU has no solver to choose, received solver={self.solver!r} and "
                 f"recompute={self.recompute}. Leave `solver` and `recompute` out."
             )
         self.units = units

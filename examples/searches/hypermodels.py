@@ -1,6 +1,8 @@
 """Search spaces: COFFEE on induction heads, and on MNIST in four directions."""
 
 import functools
+import math
+import numbers
 import sys
 import time
 
@@ -34,17 +36,20 @@ def number(low, high, default, sampling="linear"):
     return functools.partial(keras_tuner.HyperParameters.Float, default=default, **limits)
 
 
-def check_value(name, value, default, values=(), **limits):
+def check_value(name, value, default, values=(), **_):
     """Raises unless a parameter can have this value. A number may lie outside its range."""
-    kind = type(default)
-    expected = {bool: "yes or no", int: "a positive integer", float: "a positive number"}
-    fits = type(value) in (int, kind) if kind is float else type(value) is kind
-    if kind is str:
-        expected[str], fits = f"one of {', '.join(values)}", value in values
-    elif kind is not bool:
-        fits = fits and value > 0
+    if isinstance(default, str):
+        fits, expected = value in values, f"one of {', '.join(values)}"
+    elif isinstance(default, bool):
+        fits, expected = isinstance(value, bool), "yes or no"
+    elif isinstance(default, int):
+        is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        fits, expected = is_integer and value > 0, "a positive integer"
+    else:
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        fits, expected = is_number and 0 < value < math.inf, "a positive number"
     if not fits:
-        raise ValueError(f"{name} must be {expected[kind]}, received {value!r}")
+        raise ValueError(f"{name} must be {expected}, received {value!r}")
 
 
 class CoffeeHyperModel(keras_tuner.HyperModel):

@@ -80,7 +80,7 @@ class SeriesEstimator(BaseEstimator):
         """From padded sequences `(B, T, channels)` and their masks `(B, T)` to `(B, outputs)`."""
         inputs = keras.Input((None, channels))
         mask = keras.Input((None,), dtype="bool")
-        x = keras.layers.Dense(int(self.width))(inputs)  # numbers of NumPy are none of Keras'
+        x = keras.layers.Dense(int(self.width))(inputs)  # Keras takes no integers of NumPy
         for _ in range(self.blocks):
             mixed = self.layer()(keras.layers.LayerNormalization()(x), mask=mask)
             if mixed.shape[2:] != (self.width,):  # else it might be broadcast

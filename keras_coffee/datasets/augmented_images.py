@@ -29,7 +29,7 @@ class AugmentedImages(keras.utils.PyDataset):
     `epoch`, so each pass sees new images; set `dataset.epoch` to repeat a pass, or to continue
     after an interruption. For batches in the same order everywhere, and each image once in a pass,
     call `fit` with `shuffle=False`, without `steps_per_epoch`, and leave `workers` at 1: otherwise
-    Keras shuffles them, or uses some that were queued in the epoch before. `rotation=0,
+    Keras shuffles batches, or uses some that were queued in the epoch before. `rotation=0,
     translation=0` leaves the images unchanged.
 
     It is written in NumPy because Keras' layers for this, `RandomRotation` and

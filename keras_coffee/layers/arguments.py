@@ -49,7 +49,7 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
     for name in set(given) - {p.name for p in taken}:
         if name == "units":
             raise TypeError(_no_units(layer))
-        if missing[0] in (_HERE.get(name), "units" if name == "n" else None):
+        if missing[0] == ("units" if name == "n" else _HERE.get(name)):
             raise TypeError(_not_known(layer, name, _did_you_mean(missing[0])))
     example = ", ".join(f"{name}={_NEEDED[name][1]}" for name in required)
     raise TypeError(

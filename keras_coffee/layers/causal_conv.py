@@ -136,7 +136,7 @@ def _window(
     """The inputs 0, 1, …, K - 1 steps before each step, `(B, T, D)` each; and the last K - 1."""
     size = state.shape[1]
     known = ops.concatenate([state, inputs], axis=1)
-    if mask is None and reset is None:
+    if (mask is None and reset is None) or 0 in inputs.shape:
         delayed = [known[:, size - k : -k or None] for k in range(size + 1)]
         return delayed, known[:, -size:] if size else state
     # All steps that made the state count, and none of them begins a sequence.

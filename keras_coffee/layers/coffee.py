@@ -249,7 +249,9 @@ class CoffeeLayer(StateSpaceLayer):
             reset=reset,
             solver=self.solver,
         )
-        states = _held_before_first(ops.reshape(states, shape), initial_state, mask, reset)
+        # They come from outputs, which are zeros before the first step that counts.
+        states = ops.reshape(states, shape)
+        states = masking.hold_before_first(states, initial_state, mask, reset)
         previous = ops.concatenate([initial_state[:, None], states[:, :-1]], axis=1)
         if reset is not None:
             previous = masking.zero_masked(previous, ops.logical_not(reset))
@@ -349,17 +351,6 @@ class CoffeeLayer(StateSpaceLayer):
             "input_gate": self.input_gate,
             "use_gate_bias": self.use_gate_bias,
         }
-
-
-def _held_before_first(
-    states: Tensor, initial_state: Tensor, mask: Tensor | None, reset: Tensor | None
-) -> Tensor:
-    """States from outputs of a scan, which are zeros before the first step that counts."""
-    if mask is None:
-        return states
-    begun = mask if reset is None else ops.logical_or(mask, reset)
-    has_begun = ops.cumsum(ops.cast(begun, "int32"), axis=1) > 0
-    return ops.where(has_begun[..., None, None], states, initial_state[:, None])
 
 
 # Arguments that the base class does not take.

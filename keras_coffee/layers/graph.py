@@ -20,7 +20,7 @@ def input_of(model: keras.Model) -> Any:
 def part_of(
     model: keras.Model, layer: keras.layers.Layer, inputs: Any, outputs: Any
 ) -> keras.Model:
-    """The part between symbolic tensors, of which one side is what a layer takes or gives.
+    """The part of a model between symbolic tensors, before or behind one of its layers.
 
     Raises:
         ValueError: if the outputs are not made of the inputs.
@@ -30,14 +30,17 @@ def part_of(
     except ValueError as error:
         raise ValueError(
             f"The part of {model.name!r} before or after {layer.name!r} can't be taken out. What "
-            "comes after may depend on the layer's outputs only, and the layer must not have been "
-            "called before in another model."
+            "comes after may depend on the layer's outputs only. The layer must not have been "
+            "called before in another model: make a new one for this model."
         ) from error
 
 
 def arguments_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """What an operation is called with, by name, the inputs first."""
-    return inspect.signature(operation.call).bind(*args, **kwargs).arguments | kwargs
+    signature = inspect.signature(operation.call)
+    # Keras drops `training` where a layer does not take it.
+    taken = {k: x for k, x in kwargs.items() if k != "training" or k in signature.parameters}
+    return signature.bind(*args, **taken).arguments | kwargs
 
 
 def calls_in(operation: Any) -> Iterator[tuple[Any, dict[str, Any]]]:

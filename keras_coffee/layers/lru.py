@@ -46,8 +46,8 @@ class LRU(RecurrentLayer):
 
     Raises:
         ValueError: if `units` or `n` is not a positive integer, the radii are not
-            0 ≤ r_min < r_max ≤ 1, `max_phase` is not positive, `solver` is unknown, or the inputs
-            are not `(B, T, D)`.
+            0 ≤ r_min < r_max ≤ 1, `max_phase` is not positive, `solver` is unknown, the inputs are
+            not `(B, T, D)`, or `return_state` and `activity_regularizer` meet.
 
     Example:
         >>> model = keras.Sequential([keras.Input((None, 3)), LRU(units=8, n=16)])

@@ -227,7 +227,7 @@ class MambaMixer(RecurrentLayer):
         delta = cast(self.project(selected[..., :first], self.step_projection), self.state_dtype)
         outputs, state = selective_scan(
             inputs,
-            # Holds the state at masked steps. The outputs there are replaced at the end.
+            # Holds the state at masked steps. With `mask=` outputs would be replaced there twice.
             delta=masking.fill_masked(delta, mask, NO_STEP),
             transition=-ops.exp(cast(self.log_transition, self.state_dtype)),
             input_matrix=selected[..., first:second],

@@ -86,7 +86,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         `return_state` also the final states, in float32 at least.
 
     Raises:
-        ValueError: if `solver` is unknown, or the inputs are not `(B, T, D)`.
+        ValueError: if `solver` is unknown, the inputs are not `(B, T, D)`, or `return_state` and
+            `activity_regularizer` meet a complex state.
         TypeError: if the inputs are complex, or the initial state of a real state is.
 
     Example:

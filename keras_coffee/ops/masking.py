@@ -56,6 +56,19 @@ def zero_before_first(outputs: Tensor, mask: Tensor | None, reset: Tensor | None
     return zero_masked(outputs, last_that_counts(mask, reset) > 0)
 
 
+def hold_before_first(
+    x: Tensor, held: Tensor, mask: Tensor | None, reset: Tensor | None = None
+) -> Tensor:
+    """`x`, `(B, T, ...)`, with `held`, `(B, ...)`, before the first step that counts or begins."""
+    if mask is None:
+        return x
+    begins = ops.cast(mask, "bool")
+    if reset is not None:
+        begins = ops.logical_or(begins, ops.cast(reset, "bool"))
+    has_begun = ops.cumsum(ops.cast(begins, "int32"), axis=1) > 0
+    return backend.where(align(has_begun, x), x, held[:, None])
+
+
 def repeat_last(x: Tensor, mask: Tensor | None, reset: Tensor | None = None) -> Tensor:
     """`x`, `(B, T, ...)`, with its last value that counts at masked steps, or zero."""
     if mask is None or 0 in x.shape:

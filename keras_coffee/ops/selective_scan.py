@@ -11,7 +11,7 @@ from keras_coffee.ops.cell_scan import run
 
 DISCRETIZATIONS = get_args(Discretization)
 
-# Its softplus is zero. Not -∞, which would give gradients of zero times infinity.
+# Its softplus is zero, even with a bias. Not -∞, which would give gradients of zero times infinity.
 NO_STEP = -1e30
 
 

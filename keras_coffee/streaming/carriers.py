@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_coffee._typing import Shape, Tensor
 from keras_coffee.layers.arguments import check_forwards
+from keras_coffee.ops import masking
 from keras_coffee.streaming.pointwise import check_activation
 
 
@@ -97,7 +98,7 @@ class Carrier(keras.layers.Layer, abc.ABC):
             *states, held = states
         outputs, new = self.advance(inputs, states, mask, reset)
         if held is not None:
-            outputs = _repeat(held, outputs, mask, reset)
+            outputs = masking.hold_before_first(outputs, held, mask, reset)
             new = [*new, outputs[:, -1]]
         return [outputs if self.has_time else outputs[:, -1], *new]
 
@@ -105,23 +106,12 @@ class Carrier(keras.layers.Layer, abc.ABC):
         return [previous_mask if self.has_time else None]
 
 
-def _repeat(held: Tensor, outputs: Tensor, mask: Tensor | None, reset: Tensor | None) -> Tensor:
-    """Outputs with `held` before the first step that counts, or at which a sequence begins."""
-    if mask is None:
-        return outputs
-    begins = ops.cast(mask, "bool")
-    if reset is not None:
-        begins = ops.logical_or(begins, ops.cast(reset, "bool"))
-    has_begun = ops.cumsum(ops.cast(begins, "int32"), axis=1) > 0
-    axes = tuple(range(2, len(outputs.shape)))
-    return ops.where(ops.expand_dims(has_begun, axes), outputs, ops.expand_dims(held, 1))
-
-
 class RecurrentCarrier(Carrier):
     """For the recurrent layers of this library, and others with the same `advance`."""
 
     def __init__(self, layer: Any, *args: Any):
         layer.check_stream()
+        check_activation(layer, args[0])
         super().__init__(layer, *args)
 
     def advance(
@@ -210,7 +200,7 @@ def carrier_class(layer: Any) -> type[Carrier] | None:
 
 
 def _advances_as_called(kind: type) -> bool:
-    """Whether a class has an `advance` that knows its `call`, since it was written no earlier."""
+    """Whether no class overrides `call` without `advance`, which a stream runs instead."""
     advance, call = (
         next((k for k, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
         for name in ("advance", "call")

@@ -107,13 +107,16 @@ class Program:
         cast = _Cast(own.dtype)
         outputs = cast(x)
         self.calls.append(Call(cast, (x,), {}, [outputs], []))
+        if id(x) in self._last:
+            self._last.add(id(outputs))
         return outputs
 
     def _call(self, path: str, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Appends a call, or those of the model that is called, and returns symbolic outputs."""
         given = arguments_of(operation, args, kwargs)
         _check_inference(operation, given)
-        first, is_declared = symbols_of((args, kwargs))[0], isinstance(operation, self._pointwise)
+        first = symbols_of(list(given.values()))[0]  # of the inputs, in whatever order given
+        is_declared = isinstance(operation, self._pointwise)
         if self.has_steps(first) and is_graph(operation) and not is_declared:
             inputs = next(iter(given.values()))
             _check_masks(operation, inputs, given.get("mask"))
@@ -149,7 +152,7 @@ class Program:
             if mark is not None and not any(map(has_time, symbols_of(mark))):
                 raise ValueError(
                     f"{layer.name!r} is given a {name} that is not made of the stream's inputs. "
-                    f"Make it an input of the model: keras.Input((None,), dtype='bool')."
+                    "Make it an input of the model: keras.Input((None,), dtype='bool')."
                 )
         is_masked = mask is not None or _carries_mask(inputs)
         carrier = carrier_of(layer, inputs, call.outputs[0], is_masked)

@@ -237,12 +237,12 @@ class Stream:
             )
 
     def _checked_input(self, x: Tensor, symbol: Any, axes: tuple[str, ...]) -> Tensor:
-        expected = (*axes, *symbol.shape[2:])
         if not symbol.dtype.startswith("complex"):
             check_real(f"What {self._name!r} takes", x)
-        sizes = (*(None for _ in axes), *symbol.shape[2:])
-        if len(x.shape) != len(sizes) or not all(map(_fits, x.shape, sizes)):
-            named = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
+        sizes = symbol.shape[2:]
+        own = x.shape[len(axes) :]
+        if len(x.shape) != len(axes) + len(sizes) or not all(map(_fits, own, sizes)):
+            named = ", ".join(map(str, (*axes, *sizes))) + "," * (len(axes) + len(sizes) == 1)
             raise ValueError(
                 f"{self._name!r} takes `({named})` here, received the shape {tuple(x.shape)}. "
                 "One sequence is a batch of 1; `step` takes no axis of steps, a call does."

@@ -156,6 +156,8 @@ def _batches(model: keras.Model, inputs: Any) -> list[Any]:
         # Keras sorts the keys, and takes the names of tensors where there are none.
         is_dict = isinstance(symbols, dict)
         keys = sorted(symbols) if is_dict else [x.name for x in model.inputs]
+        if not inputs.keys() >= set(keys):
+            raise ValueError(f"`inputs` must have the keys {keys}, received {sorted(inputs)}.")
         inputs = [inputs[key] for key in keys]
     elif len(model.inputs) == 1:
         is_list = isinstance(inputs, (list, tuple)) and len(inputs) == 1

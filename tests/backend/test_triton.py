@@ -497,9 +497,9 @@ for driver in (triton_sequential, triton_parallel):
     run(driver, triton_coffee.RECURRENCE, [u, None, mask, mask], weights, feedback="sigmoid")
     label, weights = "gated coffee", [w] * 6
     run(driver, triton_coffee.RECURRENCE, [u, u, mask, None], weights, feedback="sigmoid")
-    for label, discretization, per_feature in (("selective", "zoh", None), ("mamba", "mamba", s)):
-        sequences, weights = [u, u, matrix, matrix, mask], [w, None, None, per_feature, per_feature]
-        options = {"discretization": discretization, "delta_softplus": per_feature is not None}
+    for label, discretization, skip in (("selective", "zoh", None), ("mamba", "mamba", s)):
+        sequences, weights = [u, u, matrix, matrix, mask], [w, None, None, skip]
+        options = {"discretization": discretization, "delta_softplus": skip is not None}
         run(driver, triton_selective.RECURRENCE, sequences, weights, **options)
 for label, x in (("real", u), ("complex", torch.complex(u, u))):
     start = x[:, 0].contiguous()

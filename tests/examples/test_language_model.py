@@ -73,7 +73,9 @@ def test_tokens_are_drawn_as_often_as_the_softmax_says():
 
 @pytest.mark.parametrize("given", [{"solver": "newton"}, {"recompute": True}])
 def test_a_gru_of_keras_is_not_solved_otherwise(given):
-    with pytest.raises(ValueError, match="keras.layers.GRU runs.*Leave `solver` and `recompute`"):
+    with pytest.raises(
+        ValueError, match="keras.layers.GRU has no solver.*Leave `solver` and `recompute`"
+    ):
         characters.GRU(3, **given)
 
 

@@ -17,7 +17,7 @@ from recurrent import (
 )
 from scans import differentiate
 
-from keras_coffee.layers import CausalConv1D
+from keras_coffee.layers import CausalConv1D, MambaMixer
 
 BATCH, LENGTH, DIM = 4, 9, 3
 # Left, right and middle padding, and a row of padding alone.
@@ -262,3 +262,10 @@ def test_a_look_inside_before_the_first_step_that_counts():
         ops.convert_to_tensor(previous), layer.cell_inputs(ops.convert_to_tensor(INPUTS))
     )
     np.testing.assert_allclose(gates, to_numpy(opened) * MASK[..., None, None], **CLOSE)
+
+
+@pytest.mark.parametrize("layer", [CausalConv1D(3), MambaMixer(2)], ids=["conv", "mamba"])
+def test_a_masked_batch_of_no_sequence(layer):
+    mask = np.ones((0, LENGTH), bool)
+    outputs = layer(np.zeros((0, LENGTH, DIM), "float32"), mask=mask, reset=mask)
+    assert tuple(outputs.shape) == (0, LENGTH, DIM)

@@ -280,7 +280,20 @@ def test_monitor_of_a_model_that_is_built_by_training():
     model.compile(keras.optimizers.SGD(0.0), loss="mse")
     history = model.fit(x, y, epochs=2, verbose=0, callbacks=[SolverMonitor(layer, x)]).history
     expected = int(to_numpy(layer.solve(x).iterations).max())
+    assert expected > 0
     assert history[f"{layer.name}_iterations"] == [expected] * 2
+
+
+def test_monitor_refuses_a_model_without_a_graph():
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    message = "a layer of a Functional or Sequential model, received Own. Make the model of"
+    model = Own()
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match=message):
+        model.fit(*data(), verbose=0, callbacks=[SolverMonitor(CoffeeLayer(4), data()[0])])
 
 
 def test_monitor_changes_no_carried_state():

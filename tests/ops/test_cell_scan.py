@@ -606,7 +606,7 @@ class Multiplied(NamedTuple):
 def test_options_that_are_named_tuples_of_the_same_numbers_are_told_apart():
     # Python calls them equal, as tuples, and a backend would run the program of the first.
     @dataclasses.dataclass(frozen=True)
-    class Optional(Cell):
+    class Combined(Cell):
         option: Any
 
         def step(self, state, inputs):
@@ -616,7 +616,7 @@ def test_options_that_are_named_tuples_of_the_same_numbers_are_told_apart():
 
     inputs, state = np.ones((1, 3, 1), "float32"), np.zeros((1, 1), "float32")
     for option, expected in ((Added(3.0), [4, 8, 12]), (Multiplied(3.0), [3, 12, 39])):
-        outputs, _ = cell_scan(Optional(option), inputs, state)
+        outputs, _ = cell_scan(Combined(option), inputs, state)
         np.testing.assert_array_equal(ops.convert_to_numpy(outputs)[0, :, 0], expected)
 
 
