@@ -39,6 +39,8 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check \
 	test test-nightly test-peers lint format bench clean \
 	$(foreach rule,test test-nightly test-keras-nightly bench dist-check,$(BACKENDS:%=$(rule)-%)) $(SUITE)
 
+# The model is small: on PyTorch a second thread gains nothing, and waits where cores are busy.
+demo: export OMP_NUM_THREADS ?= 1
 demo: .venv/installed-demo-$(KERAS_BACKEND)
 	KERAS_BACKEND=$(KERAS_BACKEND) $(RUN) examples/induction_head.py $(ARGS)
 
