@@ -231,11 +231,11 @@ def mean(runs, figure):
     return statistics.mean(map(figure, runs))
 
 
-def cell(runs, figure):
+def cell(runs, figure, shown=spread):
     if not runs:
         return "not run yet"
     seeds = "" if len(runs) == USUAL_SEEDS else f" ({len(runs)})"
-    return spread([figure(run) for run in runs]) + seeds
+    return shown([figure(run) for run in runs]) + seeds
 
 
 def works(runs):
@@ -250,7 +250,7 @@ def overview(runs, depth, equal):
         if not any(known) and (depth, equal) != FIRST:
             continue
         for mixer, own in zip(MIXERS, known, strict=True):
-            text = cell(own, beyond)
+            text = cell(own, beyond, lambda scores: f"{statistics.mean(scores):.3f}")
             if own:
                 text = f"**{text}**" if works(own) else text
                 text += " ≠" * (depth == 1 and works(own) != (mixer in task.works))
@@ -259,8 +259,8 @@ def overview(runs, depth, equal):
     return as_table(["task", "by chance", *TITLES.values()], cells)
 
 
-LEGEND = """Mean and standard deviation of three seeds, or of as many as brackets say. Bold: works.
-≠: the opposite of what was expected of one layer.
+LEGEND = """Means of three seeds, or of as many as brackets say. Each task's section has standard
+deviations. Bold: works. ≠: the opposite of what was expected of one layer.
 
 """
 
