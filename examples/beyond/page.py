@@ -26,6 +26,8 @@ TITLES = {
     "gru": "GRU",
     "lstm": "LSTM",
 }
+# Of a wide table a narrow screen shows the first columns.
+BEST_KNOWN_FIRST = sorted(MIXERS, key=lambda mixer: mixer not in ("gru", "lstm"))
 VARIANTS = {
     (1, "parameters"): "One layer, equal parameters",
     (2, "parameters"): "Two layers, equal parameters",
@@ -246,17 +248,17 @@ def overview(runs, depth, equal):
     cells = []
     for name, task in TASKS.items():
         line = [f"[{task.title}](#{name})", f"{task.chance:.2f}"]
-        known = [best(runs[name, mixer, depth, equal]) for mixer in MIXERS]
+        known = [best(runs[name, mixer, depth, equal]) for mixer in BEST_KNOWN_FIRST]
         if not any(known) and (depth, equal) != FIRST:
             continue
-        for mixer, own in zip(MIXERS, known, strict=True):
+        for mixer, own in zip(BEST_KNOWN_FIRST, known, strict=True):
             text = cell(own, beyond, lambda scores: f"{statistics.mean(scores):.3f}")
             if own:
                 text = f"**{text}**" if works(own) else text
                 text += " ≠" * (depth == 1 and works(own) != (mixer in task.works))
             line.append(text)
         cells.append(line)
-    return as_table(["task", "by chance", *TITLES.values()], cells)
+    return as_table(["task", "by chance", *(TITLES[x] for x in BEST_KNOWN_FIRST)], cells)
 
 
 LEGEND = """Means of three seeds, or of as many as brackets say. Each task's section has standard
