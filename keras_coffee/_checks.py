@@ -1,5 +1,7 @@
 """Checks of arguments that all parts share."""
 
+import math
+import numbers
 from collections.abc import Collection
 from typing import Any, TypeVar
 
@@ -23,3 +25,8 @@ def one_of(name: str, value: Any, choices: Collection[T]) -> T:
     if value not in tuple(choices):
         raise ValueError(f"`{name}` must be one of {tuple(choices)}, received {value!r}.")
     return value
+
+
+def as_float(value: Any) -> float:
+    """The value as a float; NaN, which no range contains, if it is no number."""
+    return float(value) if isinstance(value, numbers.Real) else math.nan

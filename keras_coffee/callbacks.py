@@ -1,10 +1,13 @@
 """Callbacks for training: two rules of the paper, and a monitor of the solvers."""
 
+import math
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_coffee import solvers
+from keras_coffee._checks import as_float
 from keras_coffee.layers import CoffeeLayer
 from keras_coffee.layers.graph import input_of, part_of
 from keras_coffee.layers.kept_states import kept_states
@@ -42,13 +45,6 @@ class StopAtTarget(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def _is_positive(value: Any) -> bool:
-    try:
-        return 0 < float(value) < float("inf")
-    except (TypeError, ValueError):
-        return False
-
-
 class LowerLearningRate(keras.callbacks.Callback):
     """Lowers the learning rate after the first epoch in which a metric is below a threshold.
 
@@ -83,7 +79,8 @@ class LowerLearningRate(keras.callbacks.Callback):
 
     def __init__(self, learning_rate: float, below: float, monitor: str = "loss"):
         super().__init__()
-        if not _is_positive(learning_rate):
+        # An array or tensor may hold the number.
+        if not 0 < as_float(np.asarray(learning_rate)[()]) < math.inf:
             raise ValueError(
                 f"`learning_rate` must be a positive number, received {learning_rate!r}."
             )

@@ -24,7 +24,7 @@ ALLOWED = {
     "backend": set(),
     "initializers": {"_typing"},
     "constraints": {"_typing"},
-    "callbacks": {"layers", "solvers"},
+    "callbacks": {"_checks", "layers", "solvers"},
     "cells": {"_typing", "backend"},
     "diagnostics": {"_typing", "backend", "cells", "layers", "ops", "solvers"},
     "solvers": {"_checks", "_typing", "backend", "cells"},

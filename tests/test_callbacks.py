@@ -112,7 +112,7 @@ def test_the_lowered_rate_is_restored_with_the_optimizer(tmp_path):
     assert float(restored.optimizer.learning_rate) == pytest.approx(0.005)
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf"), "a", None])
+@pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf"), "a", "0.5", None])
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(ValueError, match="`learning_rate` must be a positive number, received"):
         LowerLearningRate(rate, below=0.45)

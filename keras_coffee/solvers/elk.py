@@ -7,10 +7,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_coffee._checks import as_float
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.solvers.algebra import Algebra
-from keras_coffee.solvers.iterative import Iterative, as_float
+from keras_coffee.solvers.iterative import Iterative
 from keras_coffee.solvers.kalman import smoothed_means
 from keras_coffee.solvers.solution import Solution
 

@@ -3,14 +3,13 @@
 import abc
 import dataclasses
 import math
-import numbers
 from typing import Any, Literal
 
 import keras
 from keras import ops
 
 from keras_coffee import backend
-from keras_coffee._checks import one_of, positive_integer
+from keras_coffee._checks import as_float, one_of, positive_integer
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell
 from keras_coffee.cells.functions import align
@@ -140,8 +139,3 @@ class Iterative(Solver):
         if self.initial_guess == "step":
             return cell.step(states, inputs)
         return states if self.initial_guess == "hold" else ops.zeros_like(states)
-
-
-def as_float(value: Any) -> float:
-    """The value as a float; NaN, which no range contains, if it is no number."""
-    return float(value) if isinstance(value, numbers.Real) else math.nan

@@ -15,6 +15,8 @@ from keras_coffee.cells.functions import align
 
 Tensors = list[Tensor]
 
+_STRUCTURES = get_args(Structure)
+
 
 def tensors_of(
     cell: Cell,
@@ -67,7 +69,7 @@ class Recurrence:
     ):
         self._template = _Template(cell)
         self.marks = marks
-        one_of(f"{type(cell).__name__}.structure", cell.structure, get_args(Structure))
+        one_of(f"{type(cell).__name__}.structure", cell.structure, _STRUCTURES)
         takes_marks = all(mark in cell.SEQUENCES for mark in marks)
         self.kernel = cell.kernel_name if has_kernel and takes_marks else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
