@@ -87,17 +87,35 @@ MIXERS = {
 
 
 def gated(mixers, vocabulary, classes):
-    """Residual blocks as Mamba's, without its convolution: norm, projections, mixer and gate."""
+    """Symbols to logits at each step, by residual blocks."""
     inputs = keras.Input((None,), dtype="int32")
-    hidden = keras.layers.Embedding(vocabulary, WIDTH)(inputs)
+    norm = functools.partial(keras.layers.RMSNormalization, epsilon=1e-5)
+    hidden = gated_blocks(keras.layers.Embedding(vocabulary, WIDTH)(inputs), mixers, norm)
+    return keras.Model(inputs, keras.layers.Dense(classes)(hidden))
+
+
+def gated_series(mixers, features, classes):
+    """Series to logits, by the same blocks and the mean over steps.
+
+    Their norm is another one, for `RMSNormalization` hands no mask on.
+    """
+    inputs = keras.Input((None, features))
+    hidden = keras.layers.Dense(WIDTH)(keras.layers.Masking(PADDING)(inputs))
+    hidden = gated_blocks(hidden, mixers, keras.layers.LayerNormalization)
+    pooled = keras.layers.GlobalAveragePooling1D()(hidden)
+    return keras.Model(inputs, keras.layers.Dense(classes)(pooled))
+
+
+def gated_blocks(hidden, mixers, norm):
+    """As Mamba's, without its convolution: norm, projections, mixer and gate."""
     for mixer in mixers:
-        normed = keras.layers.RMSNormalization(epsilon=1e-5)(hidden)
+        normed = norm()(hidden)
         mixed = mixer(keras.layers.Dense(WIDTH, use_bias=False)(normed))
         gate = keras.layers.Dense(mixed.shape[-1], "silu", use_bias=False)(normed)
-        gated = keras.layers.Multiply()([mixed, gate])
-        hidden += keras.layers.Dense(WIDTH, use_bias=False)(gated)
-    normed = keras.layers.RMSNormalization(epsilon=1e-5)(hidden)
-    return keras.Model(inputs, keras.layers.Dense(classes)(normed))
+        product = keras.layers.Multiply()([mixed, gate])
+        projected = keras.layers.Dense(WIDTH, use_bias=False)(product)
+        hidden = keras.layers.Add()([hidden, projected])
+    return norm()(hidden)
 
 
 class LastStep(keras.layers.Layer):
