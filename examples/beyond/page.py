@@ -4,8 +4,8 @@ import collections
 import inspect
 import statistics
 
-import archive
 import blocks
+import labelled
 import plots
 import records
 from experiments import BEYOND_IT, RATES, TASKS
@@ -210,8 +210,8 @@ def page(by_row):
     parts += [
         BLOCKS,
         *in_blocks(by_row),
-        ARCHIVE,
-        *in_archive(by_row),
+        LABELLED,
+        *in_labelled(by_row),
         NEWTON,
         iterations(by_row),
         PRINCIPLES,
@@ -338,17 +338,17 @@ def in_blocks(by_row):
     yield command("blocks")
 
 
-def in_archive(by_row):
+def in_labelled(by_row):
     """The labelled series: all sets in one table, and a table for each."""
-    runs = grouped(by_row, "Archive")
+    runs = grouped(by_row, "Labelled")
     cells = []
-    for name, task in archive.TASKS.items():
+    for name, task in labelled.TASKS.items():
         known = [best(runs[name, mixer, *FIRST]) for mixer in BEST_KNOWN_FIRST]
         shown = [cell(own, first, lambda scores: f"{statistics.mean(scores):.3f}") for own in known]
         cells.append([task.title, *shown])
     yield as_table(["accuracy", *(TITLES[x] for x in BEST_KNOWN_FIRST)], cells)
-    yield from each(archive.TASKS, runs, 1, TITLES, RATES)
-    yield command("archive")
+    yield from each(labelled.TASKS, runs, 1, TITLES, RATES)
+    yield command("labelled")
 
 
 def each(tasks, runs, depth, titles, rates):
@@ -416,17 +416,17 @@ sees the input there are 1,376, and accuracies from 0.61 to 0.95. So with a conv
 is enough for recall, and a gate that sees the input too does not help.
 
 """
-ARCHIVE = """## Series with a label {#archive}
+LABELLED = """## Series with a label {#labelled}
 
 Five sets of the UEA and UCR archives, in the same blocks at equal parameters. A layer reads numbers
 here, and the mean over all steps decides. So these ask which patterns a layer sees, more than how
 long it remembers. Features have mean 0 and variance 1; a quarter of the training set is for
-validation; tests are the archive's. 1,000 steps of 32 series, of 16 for ACSF1. Sets are small: of
-BasicMotions 40 series are tested, and one of them is 0.025.
+validation; tests are the archives' own. 1,000 steps of 32 series, for ACSF1 of 16. Sets are small:
+of BasicMotions 40 series are tested, and one of them is 0.025.
 
 For comparison, the nearest series by Euclid's distance has the right label in 0.955 of
 ItalyPowerDemand, 0.521 of OSULeaf and 0.540 of ACSF1. These are the archive's own numbers, to all
-digits (`examples/beyond/archive.py` prints them).
+digits (`examples/beyond/labelled.py` prints them).
 
 """
 NEWTON = f"""## How parallel it is while it learns {{#newton}}

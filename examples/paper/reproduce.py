@@ -82,7 +82,7 @@ def suite_of(names):
     if names[:1] != ["beyond"]:
         return PAPER, names
     sys.path.append(str(ROOT / "examples" / "beyond"))
-    names_of_parts = ("experiments", "blocks", "archive", "newton", "principles")
+    names_of_parts = ("experiments", "blocks", "labelled", "newton", "principles")
     parts = map(importlib.import_module, names_of_parts)
     rows = [row for part in parts for row in part.ROWS]
     return Suite("beyond", rows, rows, "page"), names[1:]

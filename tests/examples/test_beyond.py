@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 reproduce = programs.load_with_siblings(ROOT / "examples" / "paper" / "reproduce.py")
 experiments = programs.load_with_siblings(ROOT / "examples" / "beyond" / "experiments.py")
 blocks = programs.load_with_siblings(ROOT / "examples" / "beyond" / "blocks.py")
-archive = programs.load_with_siblings(ROOT / "examples" / "beyond" / "archive.py")
+labelled = programs.load_with_siblings(ROOT / "examples" / "beyond" / "labelled.py")
 principles = programs.load_with_siblings(ROOT / "examples" / "beyond" / "principles.py")
 MIXERS = experiments.MIXERS
 ROW = "flipflop-coffee-1-parameters-rate0.003"
@@ -123,24 +123,24 @@ def test_labelled_series_are_run_and_reported(tmp_path, page, monkeypatch):
             text = "@data\n1,2:a\n" + "3,5,4:b\n1,1,2:a\n" * 8
             wheel.writestr(f"aeon/datasets/data/ItalyPowerDemand/ItalyPowerDemand_{part}.ts", text)
     folders = [f"--{name}={tmp_path / name}" for name in ("results", "work")]
-    reproduce.main(["beyond", "archive-demand-lru-rate0.001", "--smoke", *folders])
+    reproduce.main(["beyond", "labelled-demand-lru-rate0.001", "--smoke", *folders])
     found = page.records.read(tmp_path / "results")
     ((run,),) = found.values()
     assert run["accuracy"] * 17 == pytest.approx(round(run["accuracy"] * 17))
-    text = "".join(page.in_archive(found))
+    text = "".join(page.in_labelled(found))
     assert f"| LRU | {run['parameters']:,} |" in text
     assert f"| {run['accuracy']:.3f} (1) |" in text and text.count("Not run yet.") == 4
     assert page.grouped(found) == {}
 
 
 def test_series_are_scaled_by_training_and_padding_stays():
-    x = np.array([[[1.0, 20.0], [3.0, 40.0]], [[5.0, 60.0], [archive.series.PADDING] * 2]])
-    data = archive.series.Series((x, np.zeros(2)), (x[1:] + [[[2, 20], [0, 0]]], np.zeros(1)))
-    scaled = archive.standardized(data)
+    x = np.array([[[1.0, 20.0], [3.0, 40.0]], [[5.0, 60.0], [labelled.series.PADDING] * 2]])
+    data = labelled.series.Series((x, np.zeros(2)), (x[1:] + [[[2, 20], [0, 0]]], np.zeros(1)))
+    scaled = labelled.standardized(data)
     counts = np.concatenate([scaled.train[0][0], scaled.train[0][1, :1]])
     np.testing.assert_allclose(counts.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(counts.std(axis=0), 1)
-    assert (scaled.train[0][1, 1] == archive.series.PADDING).all()
+    assert (scaled.train[0][1, 1] == labelled.series.PADDING).all()
     # The test's first step lies one distance of training further on.
     step = scaled.train[0][0, 1] - scaled.train[0][0, 0]
     np.testing.assert_allclose(scaled.test[0][0, 0], scaled.train[0][1, 0] + step)
@@ -148,26 +148,26 @@ def test_series_are_scaled_by_training_and_padding_stays():
 
 def test_a_quarter_of_each_class_is_held_out():
     labels = np.repeat([0, 1, 2], [8, 12, 20])
-    held = archive.held_out(labels, seed=0)
+    held = labelled.held_out(labels, seed=0)
     assert np.bincount(labels[held]).tolist() == [2, 3, 5]
-    assert (held != archive.held_out(labels, seed=1)).any()
+    assert (held != labelled.held_out(labels, seed=1)).any()
 
 
 def test_the_nearest_series_gives_its_label():
     known, asked = np.array([[[0.0], [0.0]], [[4.0], [4.0]]]), np.array([[[1.0], [1.0]]] * 2)
-    data = archive.series.Series((known, np.array([5, 6])), (asked, np.array([5, 6])))
-    assert archive.nearest(data) == 0.5
+    data = labelled.series.Series((known, np.array([5, 6])), (asked, np.array([5, 6])))
+    assert labelled.nearest(data) == 0.5
 
 
 def test_batches_are_drawn_anew_in_training_and_in_order_elsewhere():
     series, labels = np.arange(20.0).reshape(10, 2, 1), np.arange(10)
-    drawn = archive.Sequences(series, labels, batch_size=4, steps=3)
+    drawn = labelled.Sequences(series, labels, batch_size=4, steps=3)
     before = drawn[2][1]
     assert len(drawn) == 3 and len(set(before)) == 4
     drawn.on_epoch_end()
     assert before.tolist() != drawn[2][1].tolist()
     np.testing.assert_array_equal(drawn[0][0][:, 0, 0], 2 * drawn[0][1])
-    whole = archive.Sequences(series, labels, batch_size=4)
+    whole = labelled.Sequences(series, labels, batch_size=4)
     assert [whole[k][1].tolist() for k in range(len(whole))] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 

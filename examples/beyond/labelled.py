@@ -1,12 +1,13 @@
 """Series with a label each, from the UEA and UCR archives, in the blocks of experiments.py.
 
 Mixers have the same sizes as there. Labels are read from the mean over the steps. Features have
-mean 0 and variance 1 in training; a quarter of each class in the archive's training set is for
-validation; tests are the archive's.
+mean 0 and variance 1 in training; a quarter of each class in the training set is for validation;
+tests are the archives' own.
 
-    KERAS_BACKEND=jax python examples/beyond/archive.py
+    KERAS_BACKEND=jax python examples/beyond/labelled.py
 
-prints how accurate the nearest neighbour is on sets of one feature, which the archive publishes.
+prints how accurate the nearest neighbour is on the archives' sets of one feature, which they
+publish.
 """
 
 import dataclasses
@@ -118,8 +119,8 @@ def held_out(labels, seed):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Archive(Beyond):
-    """One set of the archives with one mixer."""
+class Labelled(Beyond):
+    """One set with one mixer."""
 
     tasks = TASKS
 
@@ -138,9 +139,9 @@ class Archive(Beyond):
 
 ROWS = [
     Row(
-        f"archive-{task}-{mixer}-rate{rate:g}",
+        f"labelled-{task}-{mixer}-rate{rate:g}",
         f"{TASKS[task].title}, {mixer}, rate {rate:g}",
-        Archive.of(task, mixer=mixer, learning_rate=rate),
+        Labelled.of(task, mixer=mixer, learning_rate=rate),
         None,
     )
     for rate in RATES
