@@ -5,43 +5,32 @@ import inspect
 import statistics
 
 import blocks
+import drawings
 import labelled
-import plots
 import records
 from experiments import BEYOND_IT, RATES, TASKS
 from models import MIXERS
 from newton import ROWS as NEWTON_ROWS
 from newton import STEPS, WINDOW
+from outcomes import (
+    BEST_KNOWN_FIRST,
+    FIRST,
+    TITLES,
+    VARIANTS,
+    best,
+    beyond,
+    first,
+    grouped,
+    mean,
+    validation,
+    works,
+)
 from principles import ROWS as PRINCIPLES_ROWS
 from principles import SEEDS
 from report import as_table, spread
 
-TITLES = {
-    "coffee": "COFFEE",
-    "filter": "COFFEE, output filter",
-    "inputgate": "COFFEE, gate sees the input",
-    "linearized": "Linearized S6",
-    "mamba": "S6, Mamba's",
-    "mingru": "minGRU",
-    "lru": "LRU",
-    "gru": "GRU",
-    "lstm": "LSTM",
-}
-# Of a wide table a narrow screen shows the first columns.
-BEST_KNOWN_FIRST = sorted(MIXERS, key=lambda mixer: mixer not in ("gru", "lstm"))
-VARIANTS = {
-    (1, "parameters"): "One layer, equal parameters",
-    (2, "parameters"): "Two layers, equal parameters",
-    (1, "states"): "One layer, equal states",
-    (2, "states"): "Two layers, equal states",
-}
-FIRST = next(iter(VARIANTS))
 # Where there are others, a cell says how many.
 USUAL_SEEDS = 3
-# Colours that the colour-blind can tell apart, by Okabe and Ito, and a mark for each.
-COLORS = ("#d55e00", "#e69f00", "#cc79a7", "#0072b2", "#56b4e9", "#009e73", "#999999", "#7f4f24")
-COLORS += ("#5d3a9b",)
-MARKS = "osD^vP*Xh"
 
 HEAD = """# Beyond the paper
 
@@ -176,28 +165,14 @@ therefore sees one symbol at a time, and what it knows of others is its own memo
 
 def write(rows, folder, docs):
     by_row = records.read(folder)
-    (docs / "images").mkdir(parents=True, exist_ok=True)
-    draw_lengths(grouped(by_row), docs / "images" / "beyond_induction.png")
-    draw_iterations(by_row, docs / "images" / "beyond_newton.png")
+    drawings.draw_all(grouped(by_row), by_row, docs / "images")
     (docs / "beyond_the_paper.md").write_text(page(by_row))
     print(f"{docs / 'beyond_the_paper.md'} is written.")
 
 
-def grouped(by_row, kind="Beyond"):
-    """The runs of each task, mixer, depth and size, by their rate, of one class of experiments."""
-    runs = collections.defaultdict(lambda: collections.defaultdict(list))
-    for run in (run for own in by_row.values() for run in records.main_runs(own)):
-        own = run["settings"]
-        if run["experiment"] != kind:
-            continue
-        key = own["task"], own["mixer"], own["depth"], own["equal"]
-        runs[key][own["learning_rate"]].append(run)
-    return runs
-
-
 def page(by_row):
     runs = grouped(by_row)
-    parts = [HEAD, "## Which layer for what\n\nOne layer:\n\n", verdicts(runs)]
+    parts = [HEAD, WHICH, verdicts(runs)]
     for (depth, equal), title in VARIANTS.items():
         if any(key[2:] == (depth, equal) for key in list(runs)):
             parts += [
@@ -221,42 +196,11 @@ def page(by_row):
     return "".join(parts).rstrip() + "\n"
 
 
-def best(by_rate):
-    """The runs at the rate that is best by validation; none if there are none."""
-    return max(by_rate.values(), key=merit, default=[])
-
-
-def merit(runs):
-    """Accuracy in validation; of equal ones the smaller loss."""
-    return mean(runs, validation), -mean(runs, lambda run: min(run["history"]["val_loss"]))
-
-
-def validation(run):
-    return run["history"]["val_accuracy"][run["best_epoch"] - 1]
-
-
-def first(run):
-    return run["accuracy"]
-
-
-def beyond(run):
-    """The accuracy in the hardest of the tests."""
-    return min(run["accuracy"], *run["further"].values(), 1.0)
-
-
-def mean(runs, figure):
-    return statistics.mean(map(figure, runs))
-
-
 def cell(runs, figure, shown=spread):
     if not runs:
         return "not run yet"
     seeds = "" if len(runs) == USUAL_SEEDS else f" ({len(runs)})"
     return shown([figure(run) for run in runs]) + seeds
-
-
-def works(runs):
-    return mean(runs, beyond) >= BEYOND_IT
 
 
 def overview(runs, depth, equal):
@@ -276,8 +220,14 @@ def overview(runs, depth, equal):
     return as_table(["task", "by chance", *(TITLES[x] for x in BEST_KNOWN_FIRST)], cells)
 
 
-LEGEND = """Means of three seeds, or of as many as brackets say. Each task's section has standard
-deviations. Bold: works. ≠: the opposite of what was expected of one layer.
+WHICH = f"""## Which layer for what
+
+One layer at equal parameters. "Not for": it stays below {BEYOND_IT:g} in training too.
+
+"""
+LEGEND = """Means of three seeds, or of as many as brackets say. Bold: works. ≠: the opposite of what was
+expected of one layer. Each task's section has standard deviations, and a figure: rings are
+accuracies as in training, disks those of the hardest test, and lines its seeds.
 
 """
 
@@ -325,8 +275,9 @@ def section(name, task, runs):
         f"{settings} By chance: {task.chance:.2f}. Source: {source}\n\n",
         f"**Expected** of one layer: works with {'; '.join(known)}. Not with the others. ",
         f"{task.why}\n\n",
+        f"![Accuracy of each layer in training and beyond](images/beyond_{name}.png)\n\n",
         results(name, task, runs),
-        "![Accuracy against length](images/beyond_induction.png)\n\n" * (name == "induction"),
+        "![Accuracy against length](images/beyond_lengths.png)\n\n" * (name == "induction"),
         command(name),
     ]
 
@@ -496,41 +447,3 @@ make reproduce ARGS="beyond --list"
 make reproduce ARGS="beyond report"  # writes this page
 ```
 """
-
-
-def draw_lengths(runs, file):
-    """Accuracy on induction heads against the length, from training's on."""
-    axes = plots.new_axes("symbols", "accuracy")
-    lengths = [settings["length"] for settings in TASKS["induction"].tests.values()]
-    lengths.insert(0, TASKS["induction"].train["length"])
-    for mixer, color, mark in zip(MIXERS, COLORS, MARKS, strict=True):
-        own = best(runs["induction", mixer, *FIRST])
-        if own:
-            curves = [[validation(run), first(run), *run["further"].values()] for run in own]
-            heights = [statistics.mean(column) for column in zip(*curves, strict=True)]
-            axes.plot(lengths, heights, color=color, marker=mark, ms=5, label=TITLES[mixer])
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.axhline(TASKS["induction"].chance, color="gray", ls=":", lw=1, label="by chance")
-    save(axes, file, loc="lower center", ncols=3)
-
-
-def draw_iterations(by_row, file):
-    axes = plots.new_axes("epochs", f"iterations for windows of {WINDOW} steps")
-    axes.set_ylim(0, WINDOW * 1.05)
-    for row, color, mark in zip(NEWTON_ROWS, COLORS, MARKS, strict=False):
-        for run in by_row.get(row.name, [])[:1]:
-            counts = run["history"]["coffee_iterations"]
-            title = TASKS[run["settings"]["task"]].title
-            axes.plot(range(1, len(counts) + 1), counts, color=color, marker=mark, label=title)
-    save(axes, file)
-
-
-def save(axes, file, **legend):
-    """Twice as fine as the others, and to be seen on light ground and on dark."""
-    axes.tick_params(colors="gray", which="both")
-    for part in (axes.xaxis.label, axes.yaxis.label):
-        part.set_color("gray")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(labelcolor="gray", framealpha=0, fontsize="small", **legend)
-    axes.figure.savefig(file, dpi=240, transparent=True)

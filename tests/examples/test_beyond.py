@@ -182,7 +182,8 @@ def test_a_run_of_a_few_steps_becomes_a_file_and_a_page(tmp_path, monkeypatch, p
     page.write(experiments.ROWS, tmp_path / "results", tmp_path / "docs")
     written = (tmp_path / "docs" / "beyond_the_paper.md").read_text()
     assert f"| {found['accuracy']:.3f} (1) | {min(found['further'].values()):.3f} (1) |" in written
-    assert (tmp_path / "docs" / "images" / "beyond_induction.png").stat().st_size > 0
+    drawn = {file.name for file in (tmp_path / "docs" / "images").iterdir()}
+    assert drawn == {f"beyond_{x}.png" for x in (*experiments.TASKS, "lengths", "newton")}
 
 
 def test_the_better_rate_is_that_of_validation(page):
