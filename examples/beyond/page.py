@@ -225,8 +225,8 @@ WHICH = f"""## Which layer for what
 One layer at equal parameters. "Not for": it stays below {BEYOND_IT:g} in training too.
 
 """
-LEGEND = """Means of three seeds, or of as many as brackets say. Bold: works. ≠: the opposite of what was
-expected of one layer. Each task's section has standard deviations, and a figure: rings are
+LEGEND = """Means of three seeds, or of as many as brackets say. Bold: works. ≠: the opposite of
+what was expected of one layer. Each task's section has standard deviations, and a figure: rings are
 accuracies as in training, disks those of the hardest test, and lines its seeds.
 
 """
