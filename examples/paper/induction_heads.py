@@ -58,7 +58,7 @@ class InductionHeads(Experiment):
 
     def build_model(self):
         embedding = SymbolEmbedding(
-            SYMBOLS, self.dim, self.unit_symbol, embeddings_initializer=self.embeddings
+            SYMBOLS, self.dim, self.unit_symbol, embeddings_initializer=self.vectors()
         )
         return keras.Sequential(
             [
@@ -68,6 +68,10 @@ class InductionHeads(Experiment):
                 SoftminLogits(embedding, self.target_length, self.distance),
             ]
         )
+
+    def vectors(self):
+        """Where the symbols' vectors start."""
+        return self.embeddings
 
     def recurrence(self):
         if self.layer in GATED:
@@ -128,12 +132,12 @@ class Ih0(Experiment):
     def smoke(self):
         return dataclasses.replace(self, epochs=2, steps=4, batch_size=8)
 
-    def embeddings(self):
+    def vectors(self):
         """Where the symbols' vectors start."""
         return ih0_start
 
     def build_model(self):
-        embedding = SymbolEmbedding(3, 2, embeddings_initializer=self.embeddings(), name="symbols")
+        embedding = SymbolEmbedding(3, 2, embeddings_initializer=self.vectors(), name="symbols")
         fixed = {"gate_initializer": "ones", "readout_initializer": "ones"}
         return keras.Sequential(
             [

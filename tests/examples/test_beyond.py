@@ -255,10 +255,32 @@ def test_newton_is_watched_while_a_model_learns(tmp_path):
 def test_vectors_by_the_principles_open_and_close_all_gates():
     trigger, *targets = keras.ops.convert_to_numpy(principles.Principled()((3, 2)))
     assert trigger.tolist() == [6, 6]
-    assert (np.array(targets) < 0).all()
+    assert (np.array(targets) < -0.9).all()
     np.testing.assert_allclose(np.linalg.norm(targets, axis=1), 10, rtol=1e-5)
-    # Nearly as far from each other as a quadrant allows.
-    assert targets[0] @ targets[1] < 100 * np.cos(np.radians(60))
+    # The paper's start, (-10, -1) and (-1, -10), or the same two the other way round.
+    assert targets[0] @ targets[1] < 100 * np.cos(np.radians(75))
+
+
+def test_many_vectors_by_the_principles_are_far_from_each_other():
+    vectors = keras.ops.convert_to_numpy(principles.Principled(trigger=1)((9, 2)))
+    assert vectors[1].tolist() == [6, 6]
+    targets = np.delete(vectors, 1, axis=0)
+    angles = np.sort(np.degrees(np.arctan2(*-targets.T)))
+    # Eight in 80 degrees: at most 11 apart.
+    assert np.diff(angles).min() > 8
+
+
+def test_a_small_model_by_the_principles_has_a_memory_and_its_trigger(tmp_path):
+    folders = [f"--{name}={tmp_path / name}" for name in ("results", "work")]
+    reproduce.main(["beyond", "principles-24-principles", "--smoke", *folders])
+    (file,) = (tmp_path / "results").iterdir()
+    assert json.loads(file.read_text())["parameters"] == 24
+    experiment = principles.ROWS[2].experiment
+    layer = experiment.build_model().layers[1]
+    start = [keras.ops.convert_to_numpy(x).ravel().tolist() for x in layer.trainable_weights]
+    assert sorted(start) == [[0, 0], [1, 1], [1, 1]]
+    for data in experiment.load_data(seed=3):
+        assert data.trigger == (1,) and data.seed == 3
 
 
 def test_linearized_s6_represents_parity_exactly():
