@@ -22,8 +22,8 @@ from outcomes import (
 
 # Colours that the colour-blind can tell apart, by Okabe and Ito, and a mark for each.
 COLORS = ("#d55e00", "#e69f00", "#cc79a7", "#0072b2", "#56b4e9", "#009e73", "#999999", "#7f4f24")
-COLORS += ("#5d3a9b",)
-MARKS = "osD^vP*Xh"
+COLORS += ("#5d3a9b", "#882255")
+MARKS = "osD^vP*Xhp"
 
 
 def draw_all(runs, by_row, folder):
@@ -44,7 +44,7 @@ def draw_task(name, task, runs, file):
         axes.set_title(title, color="gray", fontsize="small")
         axes.grid(alpha=0.3)
         axes.axvline(task.chance, color="gray", ls=":", lw=1)
-        for mixer, color in zip(MIXERS, COLORS, strict=True):
+        for mixer, color in zip(MIXERS, COLORS, strict=False):
             height = -BEST_KNOWN_FIRST.index(mixer)
             draw_mixer(axes, best(runs[name, mixer, *variant]), height, color)
         fade(axes)
@@ -67,7 +67,7 @@ def draw_lengths(runs, file):
     axes = plots.new_axes("symbols", "accuracy")
     lengths = [settings["length"] for settings in TASKS["induction"].tests.values()]
     lengths.insert(0, TASKS["induction"].train["length"])
-    for mixer, color, mark in zip(MIXERS, COLORS, MARKS, strict=True):
+    for mixer, color, mark in zip(MIXERS, COLORS, MARKS, strict=False):
         own = best(runs["induction", mixer, *FIRST])
         if own:
             curves = [[validation(run), first(run), *run["further"].values()] for run in own]
@@ -80,14 +80,18 @@ def draw_lengths(runs, file):
 
 
 def draw_iterations(by_row, file):
-    axes = plots.new_axes("epochs", f"iterations for windows of {WINDOW} steps")
+    """Of the first seed: where the solver was looked at, over the share of the training."""
+    axes = plots.new_axes("share of the training", f"iterations for windows of {WINDOW} steps")
     axes.set_ylim(0, WINDOW * 1.05)
-    for row, color, mark in zip(NEWTON_ROWS, COLORS, MARKS, strict=False):
+    for row, color, mark in zip(NEWTON_ROWS, COLORS, MARKS, strict=True):
         for run in by_row.get(row.name, [])[:1]:
-            counts = run["history"]["coffee_iterations"]
+            every, last = row.experiment.every, row.experiment.epochs
+            epochs = sorted({1, *range(every, last + 1, every)})
+            counts = [run["history"]["coffee_iterations"][epoch - 1] for epoch in epochs]
             title = TASKS[run["settings"]["task"]].title
-            axes.plot(range(1, len(counts) + 1), counts, color=color, marker=mark, label=title)
-    save(axes, file)
+            shares = [epoch / last for epoch in epochs]
+            axes.plot(shares, counts, color=color, marker=mark, ms=4, lw=1, label=title)
+    save(axes, file, ncols=2)
 
 
 def save(axes, file, **legend):

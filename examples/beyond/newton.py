@@ -1,4 +1,4 @@
-"""How parallel COFFEE is while it learns: Newton iterations after each epoch."""
+"""How parallel COFFEE is while it learns: Newton iterations after epochs of its training."""
 
 import dataclasses
 
@@ -11,16 +11,19 @@ from training import METRICS
 from keras_coffee import CoffeeLayer, solvers
 from keras_coffee.callbacks import SolverMonitor
 
-STEPS, WINDOW = 256, 64
+SEQUENCES, STEPS, WINDOW = 8, 256, 64
+LOOKS = 15  # in a training
 
 
 class Watch(keras.callbacks.Callback):
-    """A `SolverMonitor` of the model that is trained."""
+    """A `SolverMonitor` of the model that is trained, after the first epoch and every so many."""
 
-    def __init__(self, symbols):
+    def __init__(self, symbols, every):
         super().__init__()
         self.symbols = symbols
+        self.every = every
         self.monitor = None
+        self.seen = {}
 
     def on_train_begin(self, logs=None):
         solver = solvers.Newton(window=WINDOW)
@@ -29,12 +32,14 @@ class Watch(keras.callbacks.Callback):
         self.monitor.on_train_begin(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.monitor.on_epoch_end(epoch, logs)
+        if not self.seen or (epoch + 1) % self.every == 0:
+            self.monitor.on_epoch_end(epoch, self.seen)
+        logs |= self.seen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watched(Beyond):
-    """One layer of COFFEE on a task, solved by Newton's method after each epoch."""
+    """One layer of COFFEE on a task, solved by Newton's method as it learns."""
 
     mixer: str = "coffee"
     watched_steps: int = STEPS
@@ -47,11 +52,16 @@ class Watched(Beyond):
         task = self._data("train", 1, 1, 0)
         return gated([CoffeeLayer(self.size, name="coffee")], task.vocabulary, task.classes)
 
+    @property
+    def every(self):
+        return max(1, self.epochs // LOOKS)
+
     def callbacks(self):
         lengths = {"max_length", "length"} & set(TASKS[self.task].train)
         settings = dict.fromkeys(lengths, self.watched_steps)
-        count = min(32, self.test_sequences)
-        return [*super().callbacks(), Watch(self._data("test", count, count, 0, **settings)[0][0])]
+        count = min(SEQUENCES, self.test_sequences)
+        symbols = self._data("test", count, count, 0, **settings)[0][0]
+        return [*super().callbacks(), Watch(symbols, self.every)]
 
 
 ROWS = [
@@ -61,5 +71,5 @@ ROWS = [
         Watched.of(name, learning_rate=0.003),
         None,
     )
-    for name in ("parity", "flipflop", "recall", "copying", "induction")
+    for name in TASKS
 ]
