@@ -107,14 +107,14 @@ class SolverMonitor(keras.callbacks.Callback):
     Args:
         layer: A `CoffeeLayer` of the model that is trained.
         data: Inputs of the model, a batch of them, as for `model.predict`.
-        solver: As for `CoffeeLayer`. None: that of the layer.
+        solver: A solver that iterates, as for `CoffeeLayer`. None, the default: that of the layer.
         batch_size: As for `model.predict`.
 
     Raises:
         TypeError: if the layer is not a `CoffeeLayer`.
-        ValueError: if there is no such solver; at the start of training, if the model does not have
-            the layer, or is not a Functional or Sequential model; at the end of the first epoch at
-            the latest, if the layer was called in another model before.
+        ValueError: if there is no such solver, or it does not iterate; at the start of training, if
+            the model does not have the layer, or is not a Functional or Sequential model; at the
+            end of the first epoch at the latest, if the layer was called in another model before.
 
     Example:
         >>> model = keras.Sequential([keras.Input((20, 3)), CoffeeLayer(4, solver="newton")])
@@ -135,7 +135,12 @@ class SolverMonitor(keras.callbacks.Callback):
             )
         self.layer = layer
         self.data = data
-        self.solver = None if solver is None else solvers.get(solver, layer.KIND)
+        self.solver = solvers.get(layer.solver if solver is None else solver, layer.KIND)
+        if not isinstance(self.solver, solvers.Newton | solvers.Elk):
+            raise ValueError(
+                "SolverMonitor watches iterations, and the solver "
+                f'{solver or layer.solver!r} of a CoffeeLayer has none. Pass solver="newton".'
+            )
         self.batch_size = batch_size
         self._probe: Any = None
 

@@ -39,7 +39,7 @@ def layer_lyapunov_exponent(
         derivative is zero.
 
     Raises:
-        TypeError: if the layer is linear in its state: its exponents are means of log decay.
+        TypeError: if the layer is no `CoffeeLayer`. Use `lyapunov_exponent` for another one.
         ValueError: if the layer is not built yet, a shape does not fit, or no step counts.
 
     Example:

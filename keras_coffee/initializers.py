@@ -152,9 +152,11 @@ class RingDecay(keras.initializers.Initializer):
 
         |λ|² ~ U[r_min², r_max²),   ν = log(-log |λ|),   so that |λ| = exp(-e^ν)
 
+    No radius is above 1 - 5e-7, so that 1 - |λ|² is not zero in float32.
+
     Args:
-        r_min: Smallest radius, at least 0.
-        r_max: Largest radius, at most 1.
+        r_min: Smallest radius, at least 0. Defaults to 0.
+        r_max: Largest radius, at most 1. Defaults to 1.
         seed: As for `StandardNormal`. Defaults to `None`.
 
     Raises:

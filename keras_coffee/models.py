@@ -48,8 +48,9 @@ def language_model(
         pad_token_id: The token for padding. Its steps are masked: they hold all states, so padding
             on either side changes nothing. Pass `ignore_class=` to the loss too. None, the default:
             every token counts.
-        embeddings_initializer: Of E, and of H in an untied head. None, the default: normal with a
-            standard deviation of 0.02.
+        embeddings_initializer: Of E, and of H in an untied head, which starts equal to E unless the
+            initializer's seed is a `keras.random.SeedGenerator`. None, the default: normal with a
+            standard deviation of 0.02 and such a seed.
         dtype: Policy of all layers except the mixers, which have their own. None: the global one.
         name: The model's name. Defaults to `"language_model"`.
 
@@ -84,7 +85,9 @@ def language_model(
     mixers = list(mixers)
     _check_arguments(vocabulary_size, mixers, head, pad_token_id)
     if embeddings_initializer is None:
-        embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02)
+        # Keras draws E and H with one initializer: an integer seed would make them equal.
+        seed = keras.random.SeedGenerator()
+        embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02, seed=seed)
     embedding = keras.layers.ReversibleEmbedding(
         vocabulary_size,
         positive_integer("dim", dim),

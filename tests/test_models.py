@@ -302,6 +302,17 @@ def test_where_it_starts():
     assert (to_numpy(model.weights[0]) == 1).all() and model.output_shape == (None, None, 4)
 
 
+def test_an_untied_head_starts_with_numbers_of_its_own():
+    def made():
+        keras.utils.set_random_seed(3)
+        return language_model(11, 8, [MambaMixer(2)], head="untied").get_layer("embedding")
+
+    first, second = made(), made()
+    tables = [to_numpy(w).ravel() for w in (*first.weights, *second.weights)]
+    assert abs(np.corrcoef(tables[:2])[0, 1]) < 0.5
+    np.testing.assert_array_equal(tables[:2], tables[2:])
+
+
 def test_embeddings_start_by_a_name_of_the_package():
     model = language_model(50, 40, [MambaMixer(2)], embeddings_initializer="standard_normal")
     vectors = ops.convert_to_numpy(model.get_layer("embedding").embeddings)

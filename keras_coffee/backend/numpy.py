@@ -17,7 +17,7 @@ def _scan_cell(recurrence, *tensors, recompute):
 
     `recurrence` is a `keras_coffee.solvers.recurrence.Recurrence`: a step, and the structure of the
     tensors. These are sequences `(B, T, ...)`, weights and initial state `(B, ...)`, in this order.
-    Masks and resets, booleans `(B, T)`, are the last of the sequences, and the step heeds them.
+    Masks and resets, booleans `(B, T)`, are the last of the sequences, and the step applies them.
     `recompute` keeps about √T states for the gradient, and computes the others again.
     """
     sequences, weights, state = recurrence.split(tensors)
@@ -128,7 +128,10 @@ def is_converted_to_onnx():
 
 def complex_of(real, imaginary):
     """A complex array of the precision of its parts. Keras' own is always complex64."""
-    return real + np.array(1j, "complex64") * imaginary
+    result = np.empty(np.shape(real), np.result_type(real, "complex64"))
+    # A product with 1j would make NaN of infinity.
+    result.real, result.imag = real, imaginary
+    return result
 
 
 def where(mask, x, y):

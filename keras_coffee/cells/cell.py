@@ -83,6 +83,8 @@ class LinearCell(Cell):
     """A cell that is linear in its state, elementwise: x(k) = a(k) x(k-1) + b(k).
 
     A subclass writes `affine` instead of `step`. Its states then come from one linear scan.
+    `affine` and `read` get the tensors of one step, `(B, ...)`, or of all steps, `(B, T, ...)`, so
+    they must count axes from the last, as in `x[..., 0]`.
     """
 
     structure: ClassVar[Structure] = "diagonal"

@@ -8,7 +8,7 @@ from keras import ops
 from keras_coffee._typing import Tensor
 from keras_coffee.cells.cell import Cell, Structure
 
-Feedback = Literal["sigmoid", "linear"] | None
+Feedback = Literal["sigmoid", "linear", None]
 Inputs = Tensor | tuple[Tensor, Tensor]
 
 

@@ -46,7 +46,7 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
     if not missing:
         return
     # What was given instead. The arguments of weights are not known here.
-    for name in set(given) - {p.name for p in taken}:
+    for name in [name for name in given if name not in {p.name for p in taken}]:
         if name == "units":
             raise TypeError(_no_units(layer))
         if missing[0] == ("units" if name == "n" else _HERE.get(name)):
@@ -106,7 +106,7 @@ def check_known(layer: type, names: Collection[str], of_keras: Collection[str]) 
         of_keras: Those of them that every layer of Keras takes.
     """
     taken = inspect.signature(layer.__init__).parameters  # type: ignore[misc]
-    for name in set(names) - set(of_keras):
+    for name in [name for name in names if name not in of_keras]:
         if name == "units":
             raise TypeError(_no_units(layer))
         similar = difflib.get_close_matches(_HERE.get(name, name), taken, n=1, cutoff=0.8)

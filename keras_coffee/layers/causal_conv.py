@@ -76,7 +76,7 @@ class CausalConv1D(RecurrentLayer):
         bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        # First, for the base class would name solvers to choose from.
+        # First, because the base class would name solvers to choose from.
         check_not_solved(
             self, solver, recompute, "there is nothing to solve or to recompute. Leave it out."
         )

@@ -1,6 +1,6 @@
 """The COFFEE layer."""
 
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import keras
 from keras import ops
@@ -16,8 +16,8 @@ from keras_coffee.ops.arguments import cast
 from keras_coffee.ops.coffee_scan import FEEDBACKS, coffee_scan
 from keras_coffee.ops.nonlinear_scan import nonlinear_scan
 
-InputGate = Literal["feature", "full"] | None
-INPUT_GATES = (None, "feature", "full")
+InputGate = Literal[None, "feature", "full"]
+INPUT_GATES = get_args(InputGate)
 
 
 @keras.saving.register_keras_serializable(package="keras_coffee")

@@ -46,10 +46,15 @@ class WeightSpec(NamedTuple):
 def handed_on(given: dict[str, Any], *own: str) -> dict[str, Any]:
     """The arguments of an `__init__` for that of its base class, from its `locals()`.
 
-    Left out are its `own`, which the base class does not take.
+    It leaves out `own`, which the base class does not take.
     """
     left_out = {"self", "__class__", "kwargs", *own}
     return {k: value for k, value in given.items() if k not in left_out} | given["kwargs"]
+
+
+def _own(rule: Rule) -> Rule:
+    """A rule of the class for one weight: an initializer draws the same numbers at every call."""
+    return rule.clone() if isinstance(rule, keras.initializers.Initializer) else rule
 
 
 class DeclaredWeights(keras.layers.Layer):
@@ -71,7 +76,7 @@ class DeclaredWeights(keras.layers.Layer):
         names = [k for k in self._implied if kwargs.get(f"{k}_initializer") is None]
         kwargs |= {f"{name}_initializer": self._implied[name] for name in names}
         given = {
-            (name, kind): kwargs.pop(f"{name}_{kind}", getattr(spec, kind, None))
+            (name, kind): kwargs.pop(f"{name}_{kind}", _own(getattr(spec, kind, None)))
             for name, spec in self.WEIGHTS.items()
             for kind in _RULES
         }

@@ -53,11 +53,11 @@ class MambaMixer(RecurrentLayer):
             `RecurrentLayer`.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: As for `RecurrentLayer`.
             Ignored for a weight that the layer does not have. Weights are `input_projection`
-            `(D, 2E)`, `input_bias` `(2E,)`, `selection_projection` `(E, r + 2n)`,
+            `(D, E + F)`, `input_bias` `(E + F,)`, `selection_projection` `(E, r + 2n)`,
             `step_projection` `(r, E)`, `step_bias` `(E,)`, `log_transition` `(E, n)`, `skip`
-            `(E,)`, `output_projection` `(E, D)` and `output_bias` `(D,)`, and those of the
-            convolution, a `CausalConv1D`. λ starts at -1, …, -n, s at 1 and softplus(b_Δ)
-            log-uniform from 0.001 to 0.1.
+            `(E,)`, `output_projection` `(F, D)` and `output_bias` `(D,)`. F is E, or the width of
+            the mixer's outputs. λ starts at -1, …, -n, s at 1 and softplus(b_Δ) log-uniform from
+            0.001 to 0.1. The convolution is a `CausalConv1D` with its own defaults.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
             `convolution.trainable` is not saved. A `mixer` has its own `dtype`.
 
@@ -155,12 +155,12 @@ class MambaMixer(RecurrentLayer):
         self.expand = positive_integer("expand", expand)
         self.step_rank = step_rank
         if step_rank != "auto":
-            self.step_rank = positive_integer("step_rank", step_rank)
+            self.step_rank = positive_integer("step_rank", step_rank, ' or "auto"')
         self.use_bias, self.use_conv_bias = use_bias, use_conv_bias
         self.mixer = None if mixer is None else checked_mixer(mixer)
         self.kernel_size, self.convolution = kernel_size, None
         if kernel_size is not None:
-            self.kernel_size = positive_integer("kernel_size", kernel_size)
+            self.kernel_size = positive_integer("kernel_size", kernel_size, " or None")
             self.convolution = CausalConv1D(
                 self.kernel_size,
                 activation="silu",
@@ -301,7 +301,7 @@ _OF_THE_LAYER_AROUND = {
 
 
 def build_inner(layer: RecurrentLayer, shape: Shape) -> None:
-    """Builds a layer in another one, unless it is built, as one is that comes from a file.
+    """Builds a layer in another one, unless it is built already, as a layer from a file is.
 
     Raises:
         ValueError: if it was built for another number of features.

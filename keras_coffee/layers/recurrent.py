@@ -43,7 +43,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     recurrent layers do. A subclass declares its states (`state_specs`) and the width of its outputs
     (`output_size`), and computes in `scan`. It lists its weights in `WEIGHTS`, or makes them in
     `build` by `add_weight`, each with a unique name, under which it is saved. `state`, `state_0`
-    and so on are the names of carried states.
+    and so on are the names of carried states. `KIND` is `"linear"` by default. A recurrence that is
+    not linear in its state sets `KIND = "nonlinear"`, for solvers differ.
 
     Args:
         return_sequences: If True, all outputs are returned, else only the last one. Defaults to
@@ -62,9 +63,8 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         recompute: If True, training keeps about √T states instead of T, and recomputes the others.
             It does not change values, and needs the sequential solver. Defaults to False.
         <weight>_initializer, <weight>_regularizer, <weight>_constraint: For each weight in
-            `WEIGHTS`, an object of Keras or its name. Besides Keras' names there are
-            `"standard_normal"` and `"s4d_real"` (initializers) and `"stable"` (constraint to
-            [-2, 0]).
+            `WEIGHTS`, an object of Keras or its name. Besides Keras' names there are those of
+            `keras_coffee.initializers.get`, and the constraint `"stable"`, to [-2, 0].
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`, as for every Keras layer.
 
     Call arguments:
@@ -100,6 +100,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
         ...     def step(self, state, inputs):
         ...         return ops.tanh(self.decay * state + inputs)
         >>> class Leaky(RecurrentLayer):
+        ...     KIND = "nonlinear"
         ...     WEIGHTS = {"decay": WeightSpec(("D",), keras.initializers.Constant(0.9))}
         ...
         ...     def state_specs(self, dim):

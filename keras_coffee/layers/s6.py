@@ -154,7 +154,7 @@ class S6Layer(StateSpaceLayer):
     ):
         one_of("discretization", discretization, ("zoh", "mamba"))
         if step_rank not in (None, "auto"):
-            step_rank = positive_integer("step_rank", step_rank)
+            step_rank = positive_integer("step_rank", step_rank, ' or "auto" or None')
         self._present = {
             "step_expansion": step_rank is not None,
             "step_bias": use_step_bias,

@@ -52,7 +52,7 @@ class SoftminLogits(keras.layers.Layer):
         distance: `"squared_euclidean"` or `"euclidean"`. The paper says only "Euclidean distance";
             the squared one reproduces its numbers. Any two squared distances differ by an affine
             function of the output. Defaults to `"squared_euclidean"`.
-        **kwargs: `name`, `dtype`, `trainable` and what else `keras.layers.Layer` accepts.
+        **kwargs: `name`, `dtype`, `trainable` and other arguments of `keras.layers.Layer`.
 
     Input shape:
         (B, T, D) with D = `embedding.dim`; (B, D) too where `last` is None.

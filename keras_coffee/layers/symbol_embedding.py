@@ -37,7 +37,7 @@ class SymbolEmbedding(keras.layers.Layer):
             decomposition of the paper.
         embeddings_regularizer: Regularizer of the trainable vectors. Defaults to `None`.
         embeddings_constraint: Constraint of the trainable vectors. Defaults to `None`.
-        **kwargs: `name`, `dtype`, `trainable` and what else `keras.layers.Layer` accepts.
+        **kwargs: `name`, `dtype`, `trainable` and other arguments of `keras.layers.Layer`.
 
     Input shape:
         Symbols of any shape, usually (B, T), of an integer dtype or as whole floats.

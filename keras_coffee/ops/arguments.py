@@ -126,7 +126,7 @@ def accumulation_dtype(x: Tensor) -> str:
 
 
 def common_dtype(decay: Tensor, inputs: Tensor) -> str:
-    """The dtype of a linear recurrence: complex if either is, else that of the inputs."""
+    """The dtype of a linear recurrence: that of the inputs, complex if the decay is."""
     for x, name in ((decay, "decay"), (inputs, "inputs")):
         dtype = dtype_of(x)
         if not dtype.startswith(("float", "bfloat", "complex")):
@@ -134,10 +134,9 @@ def common_dtype(decay: Tensor, inputs: Tensor) -> str:
                 f"`{name}` must be floating-point or complex, received dtype {dtype}. Cast it "
                 'first, for example with keras.ops.cast(x, "float32").'
             )
-    dtypes = {dtype_of(decay), dtype_of(inputs)}
-    if not any(dtype.startswith("complex") for dtype in dtypes):
+    if not any(dtype_of(x).startswith("complex") for x in (decay, inputs)):
         return accumulation_dtype(inputs)
-    return "complex128" if dtypes & {"float64", "complex128"} else "complex64"
+    return "complex128" if dtype_of(inputs) in ("float64", "complex128") else "complex64"
 
 
 def as_dtype(x: Tensor, name: str, like: Tensor) -> Tensor:
@@ -146,12 +145,6 @@ def as_dtype(x: Tensor, name: str, like: Tensor) -> Tensor:
     if own.startswith("complex") and not dtype.startswith("complex"):
         raise TypeError(f"{name} is {own}, but the state is {dtype}. Give a complex initial state.")
     return cast(x, dtype)
-
-
-def real_dtype(x: Tensor) -> str:
-    """The dtype of a tensor's real part."""
-    dtype = dtype_of(x)
-    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
 def is_low_precision(x: Tensor) -> bool:

@@ -11,6 +11,7 @@ from keras_coffee.cells.cell import Cell, LinearCell
 from keras_coffee.ops import arguments, masking
 from keras_coffee.ops.linear_scan import copied_step, linear_states
 from keras_coffee.solvers import trajectory
+from keras_coffee.solvers.affine import real_dtype
 from keras_coffee.solvers.recurrence import leaves_of, tensors_of
 
 
@@ -45,11 +46,11 @@ def cell_scan(
         reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
             whatever came before it, and no gradient goes back past it. A `LinearCell` multiplies by
             zero there: a state that is infinite or NaN stays NaN. None: nowhere.
-        solver: `"auto"` and `"sequential"` run one step after another. Parallel in time are
-            `"associative"` for a `LinearCell`, `"newton"` and `"elk"` for a cell with a Jacobian;
-            or pass a solver of `keras_coffee.solvers`.
-        recompute: Keep about √T states for the gradient instead of all T, and compute the others
-            again. No effect on values. Needs the sequential solver.
+        solver: `"auto"`, the default, and `"sequential"` run one step after another. Parallel in
+            time are `"associative"` for a `LinearCell`, `"newton"` and `"elk"` for a cell with a
+            Jacobian; or pass a solver of `keras_coffee.solvers`.
+        recompute: If True, keep about √T states for the gradient instead of all T, and compute the
+            others again. No effect on values. Needs the sequential solver. Defaults to False.
 
     Returns:
         Outputs y, `(B, T, ...)`, and the final state x(T), in the dtype of the state.
@@ -72,7 +73,7 @@ def cell_scan(
     inputs, initial_state, mask, reset = prepared(inputs, initial_state, mask, reset)
     # Kernels do not check shapes, and a user's cell may hold weights of other shapes.
     outputs, final_state = run(
-        cell, inputs, initial_state, mask, reset, solver, recompute, has_kernel=False
+        cell, inputs, initial_state, mask, reset, solver, recompute, may_use_kernel=False
     )
     return masking.repeat_last(outputs, mask, reset), final_state
 
@@ -86,18 +87,20 @@ def run(
     solver: str | solvers.Solver,
     recompute: bool,
     *,
-    has_kernel: bool = True,
+    may_use_kernel: bool = True,
 ) -> tuple[Tensor, Any]:
     """`cell_scan` without its checks. Outputs at masked steps are read from the held state.
 
-    `has_kernel`: all tensors have the shapes and the one dtype that kernels of the cell need.
+    `may_use_kernel`: all tensors have the shapes and the one dtype that kernels of the cell need.
     """
     is_linear = isinstance(cell, LinearCell)
     first = leaves_of(inputs)[0]
     kind: solvers.Kind = "linear" if is_linear else "nonlinear"
     found = solvers.choose(solver, kind, first, None, recompute=recompute)
     is_sequential = isinstance(found, solvers.Sequential)
-    recurrence, tensors = tensors_of(cell, inputs, mask, reset, state, has_kernel=has_kernel)
+    recurrence, tensors = tensors_of(
+        cell, inputs, mask, reset, state, may_use_kernel=may_use_kernel
+    )
     if is_linear and not (is_sequential and (recurrence.kernel or recompute)):
         return _run_linear(recurrence, tensors, found)
     if not is_sequential:
@@ -115,7 +118,8 @@ def _run_linear(recurrence, tensors, solver):
     decay, drive = (_as_sequence(x, state) for x in cell.affine(inputs))
     drive = ops.broadcast_to(drive, (*ops.shape(tensors[0])[:2], *ops.shape(state)[1:]))
     states = linear_states(decay, drive, state, solver, mask=mask, reset=reset)
-    return cell.read(states, inputs), copied_step(states, -1)
+    outputs = recurrence.checked_outputs(cell.read(states, inputs), states)
+    return outputs, copied_step(states, -1)
 
 
 def _as_sequence(value, state):
@@ -139,7 +143,7 @@ def prepared(
     """Inputs, zero at masked steps, initial state, mask and resets, checked, of one precision."""
     initial_state = keras.tree.map_structure(lambda x: _as_state(x, is_real), initial_state)
     states = keras.tree.flatten(initial_state)
-    dtype = arguments.real_dtype(states[0])
+    dtype = real_dtype(states[0])
 
     def as_input(x):
         x = arguments.as_tensor(x, "inputs")

@@ -1,5 +1,7 @@
 """COFFEE over whole sequences."""
 
+from typing import get_args
+
 from keras_coffee import solvers
 from keras_coffee._checks import one_of
 from keras_coffee._typing import Tensor
@@ -7,7 +9,7 @@ from keras_coffee.cells.coffee import CoffeeCell, Feedback
 from keras_coffee.ops import arguments, masking
 from keras_coffee.ops.cell_scan import run
 
-FEEDBACKS = ("sigmoid", "linear", None)
+FEEDBACKS = get_args(Feedback)
 
 
 def coffee_scan(
@@ -47,8 +49,8 @@ def coffee_scan(
         gate_inputs: v, `(B, T, D)`, added to the argument of the gate of all states of a feature.
             None: nothing is added.
         gate_bias: β, `(D, n)`, added to the argument of the gate. None: nothing is added.
-        feedback: `"sigmoid"` is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙ x(k-1); None
-            gates from the input, Δ(k) = σ(w u(k)). v and β are added in each of them.
+        feedback: `"sigmoid"`, the default, is the model; `"linear"` drops the sigmoid, Δ(k) = w ⊙
+            x(k-1); None gates from the input, Δ(k) = σ(w u(k)). v and β are added in each of them.
         initial_state: x(0), `(B, D, n)`. None: zeros.
         mask: `(B, T)`, False or 0 at steps to skip: the state is held there and the output
             repeated, zero before the first step that counts. Values at such a step have no effect,
@@ -56,11 +58,11 @@ def coffee_scan(
         reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
             whatever came before it, and no gradient goes back past it. A masked step holds these
             zeros. None: nowhere.
-        solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"` or a `Newton` or `Elk` of
+        solver: `"auto"`, the default, `"sequential"`, `"newton"`, `"elk"` or a `Newton` or `Elk` of
             `keras_coffee.solvers`; these are parallel in time, and keep all states for the
             gradient.
-        recompute: keep about √T states for the gradient instead of all T, and compute the others
-            again. No effect on values. For the sequential solver only.
+        recompute: If True, keep about √T states for the gradient instead of all T, and compute the
+            others again. No effect on values. Needs the sequential solver. Defaults to False.
 
     Returns:
         Outputs y, `(B, T, D)`, in the dtype of the inputs, and the final state x(T), `(B, D, n)`,

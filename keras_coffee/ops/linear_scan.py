@@ -33,8 +33,9 @@ def linear_scan(
         reset: `(B, T)`, True or 1 where a new sequence begins: a is zero there, so that nothing
             finite of what is run before the step reaches it. An initial state may even be infinite
             or NaN. None: nowhere.
-        reverse: run from the last step to the first: h(k) = a(k) h(k+1) + b(k).
-        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time), or a
+        reverse: If True, run from the last step to the first: h(k) = a(k) h(k+1) + b(k). Defaults
+            to False.
+        solver: `"auto"`, the default, `"sequential"`, `"associative"` (parallel in time), or a
             `Sequential` or `Associative` of `keras_coffee.solvers`.
 
     Returns:

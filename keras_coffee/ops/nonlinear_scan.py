@@ -40,8 +40,8 @@ def nonlinear_scan(
             at such a step have no effect, not even NaN. None: every step counts.
         reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
             whatever came before it, and no gradient goes back past it. None: nowhere.
-        solver: `"auto"`, `"sequential"`, `"newton"`, `"elk"`, or a `Sequential`, `Newton` or
-            `Elk` of `keras_coffee.solvers`. `"auto"` is sequential for any cell.
+        solver: `"auto"`, the default, `"sequential"`, `"newton"`, `"elk"`, or a `Sequential`,
+            `Newton` or `Elk` of `keras_coffee.solvers`. `"auto"` is sequential for any cell.
 
     Returns:
         A `Solution`: states `(B, T, ...)`, iterations, residual, converged.

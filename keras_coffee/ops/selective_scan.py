@@ -52,8 +52,8 @@ def selective_scan(
         input_matrix: B: `(B, T, n)`, over time and shared by the features, or `(D, n)`, constant
             over time and one for each feature.
         output_matrix: C, likewise `(B, T, n)` or `(D, n)`.
-        discretization: `"zoh"`, the exact zero-order hold of S6, `"euler"`, its first order, or
-            `"mamba"`, the decay of the first with the gain of the second.
+        discretization: `"zoh"`, the default: the exact zero-order hold of S6; `"euler"`, its first
+            order, or `"mamba"`, the decay of the first with the gain of the second.
         skip: s, `(D,)`. None: no skip connection.
         delta_softplus: If True, the step sizes are softplus(delta + delta_bias). Defaults to
             False: they are delta + delta_bias.
@@ -65,10 +65,10 @@ def selective_scan(
         reset: `(B, T)`, True or 1 where a new sequence begins: the state is zero before the step,
             whatever came before it, and no gradient goes back past it. A masked step holds these
             zeros. None: nowhere.
-        solver: `"auto"`, `"sequential"`, `"associative"` (parallel in time; keeps all states),
-            or a `Sequential` or `Associative` of `keras_coffee.solvers`.
-        recompute: keep about √T states for the gradient instead of all T, and compute the others
-            again. No effect on values. For the sequential solver only.
+        solver: `"auto"`, the default, `"sequential"`, `"associative"` (parallel in time; keeps all
+            states), or a `Sequential` or `Associative` of `keras_coffee.solvers`.
+        recompute: If True, keep about √T states for the gradient instead of all T, and compute the
+            others again. No effect on values. Needs the sequential solver. Defaults to False.
 
     Returns:
         Outputs y, `(B, T, D)`, in the dtype of the inputs, and the final state x(T), `(B, D, n)`,

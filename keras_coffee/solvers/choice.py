@@ -66,7 +66,7 @@ def _get(identifier, kind):
 
 
 def fastest(kind: Kind, device: str, length: int | None, states: int | None) -> Solver:
-    """The solver for `"auto"`: the sequential one for every layer.
+    """The solver for `"auto"`: sequential, except for long linear scans on an accelerator.
 
     Args:
         kind: Whether the recurrence is linear in its state.

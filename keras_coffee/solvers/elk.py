@@ -41,10 +41,10 @@ class Elk(Iterative):
     `Newton` in windows needs fewer and cheaper iterations: see docs/solvers.md.
 
     Args:
-        jacobian: `"full"` is ELK, with matrices in the smoother; `"diagonal"` is quasi-ELK, with
-            scalars. The same for cells whose Jacobian is diagonal.
+        jacobian: `"full"`, the default, is ELK, with matrices in the smoother; `"diagonal"` is
+            quasi-ELK, with scalars. The same for cells whose Jacobian is diagonal.
         window, tolerance, max_iterations, initial_guess: As for `Newton`.
-        damping: μ of the first iteration, positive.
+        damping: μ of the first iteration, positive. Defaults to 0.01.
 
     Raises:
         ValueError: if an argument is out of its range.

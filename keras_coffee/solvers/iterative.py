@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 from keras import ops
@@ -20,8 +20,8 @@ from keras_coffee.solvers.residual import error, previous_states, residuals
 from keras_coffee.solvers.solution import Solution
 from keras_coffee.solvers.solver import Solver
 
-JACOBIANS = ("full", "diagonal")
-GUESSES = ("hold", "step", "zeros")
+JacobianKind = Literal["full", "diagonal"]
+Guess = Literal["hold", "step", "zeros"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Iterative(Solver):
     does not reach the tolerance within its budget runs step by step.
     """
 
-    jacobian: Literal["full", "diagonal"] = "full"
+    jacobian: JacobianKind = "full"
     window: int | None = 32
     tolerance: float | None = None
     max_iterations: int = 100
-    initial_guess: Literal["hold", "step", "zeros"] = "hold"
+    initial_guess: Guess = "hold"
 
     def __post_init__(self):
-        one_of("jacobian", self.jacobian, JACOBIANS)
-        one_of("initial_guess", self.initial_guess, GUESSES)
+        one_of("jacobian", self.jacobian, get_args(JacobianKind))
+        one_of("initial_guess", self.initial_guess, get_args(Guess))
         if self.window is not None:
             positive_integer("window", self.window, " or None, for all steps at once")
         positive_integer("max_iterations", self.max_iterations)

@@ -26,17 +26,19 @@ class Newton(Iterative):
     number is not finite, the window runs step by step. The result is right in any case.
 
     Args:
-        jacobian: `"full"` is DEER; `"diagonal"` is quasi-DEER, which takes the diagonal of a dense
-            Jacobian: more iterations, each with H instead of H² numbers per step. The same for
-            cells whose Jacobian is diagonal, as COFFEE's. Gradients use the full one either way.
-        window: Steps that are solved at a time. None: all of them, as in the papers.
-        tolerance: Largest residual |r(k)| / max(1, |x(k)|) of a solution. None: eight units of
-            rounding, 9.5e-7 in float32 and complex64, 1.8e-15 in float64 and complex128. With 0 it
-            iterates until the equations hold exactly.
-        max_iterations: Budget of each window.
-        initial_guess: `"hold"` starts from the state before the window, at every step;
-            `"step"` from one step f(x, u(k)) after it; `"zeros"` from zeros, the safest choice for
-            a whole trajectory.
+        jacobian: `"full"`, the default, is DEER; `"diagonal"` is quasi-DEER, which takes the
+            diagonal of a dense Jacobian: more iterations, each with H instead of H² numbers per
+            step. The same for cells whose Jacobian is diagonal, as COFFEE's. Gradients use the full
+            one either way.
+        window: Steps that are solved at a time. None: all of them, as in the papers. Defaults to
+            32.
+        tolerance: Largest residual |r(k)| / max(1, |x(k)|) of a solution. None, the default: eight
+            units of rounding, 9.5e-7 in float32 and complex64, 1.8e-15 in float64 and complex128.
+            With 0 it iterates until the equations hold exactly.
+        max_iterations: Budget of each window. Defaults to 100.
+        initial_guess: `"hold"`, the default, starts from the state before the window, at every
+            step; `"step"` from one step f(x, u(k)) after it; `"zeros"` from zeros, the safest
+            choice for a whole trajectory.
 
     Raises:
         ValueError: if an argument is out of its range.

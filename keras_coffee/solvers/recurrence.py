@@ -25,14 +25,14 @@ def tensors_of(
     reset: Tensor | None,
     state: Any,
     *,
-    has_kernel: bool = True,
+    may_use_kernel: bool = True,
 ) -> tuple["Recurrence", Tensors]:
     """A cell without its tensors, and these in a list."""
     marks = {name: x for name, x in (("mask", mask), ("reset", reset)) if x is not None}
-    recurrence = Recurrence(cell, state, inputs, tuple(marks), has_kernel=has_kernel)
+    recurrence = Recurrence(cell, state, inputs, tuple(marks), may_use_kernel=may_use_kernel)
     leaves = [*leaves_of(inputs), *marks.values()]
     states, weights = leaves_of(state), recurrence.weights_of(cell)
-    if not has_kernel:
+    if not may_use_kernel:
         weights = [_in_dtype_of(states[0], ops.convert_to_tensor(w)) for w in weights]
     return recurrence, [*leaves, *weights, *states]
 
@@ -50,8 +50,8 @@ class Recurrence:
         state: The initial state, for its structure.
         inputs: Inputs, for their structure.
         marks: Which of `"mask"` and `"reset"` there are, in this order.
-        has_kernel: Whether kernels may run it, if the cell has any that take the marks. Then its
-            weights are tensors, in the dtype of the state.
+        may_use_kernel: Whether kernels may run it, if the cell has any that take the marks. Then
+            its weights are tensors, in the dtype of the state.
 
     Raises:
         TypeError: if the cell is no frozen dataclass, or an option is not hashable.
@@ -65,13 +65,13 @@ class Recurrence:
         inputs: Any,
         marks: tuple[str, ...] = (),
         *,
-        has_kernel: bool = True,
+        may_use_kernel: bool = True,
     ):
         self._template = _Template(cell)
         self.marks = marks
         one_of(f"{type(cell).__name__}.structure", cell.structure, _STRUCTURES)
         takes_marks = all(mark in cell.SEQUENCES for mark in marks)
-        self.kernel = cell.kernel_name if has_kernel and takes_marks else None
+        self.kernel = cell.kernel_name if may_use_kernel and takes_marks else None
         self.structure, self.broadcasts = cell.structure, cell.broadcasts
         self._state, self._inputs = _Structure(state), _Structure(inputs)
         if cell.structure == "diagonal" and self.state_count != 1:
@@ -143,6 +143,22 @@ class Recurrence:
         """Raises if the structure of a state differs from that of the initial one."""
         self._state.check(cell, state)
 
+    def checked_outputs(self, outputs: Any, states: Tensor | None = None) -> Tensor:
+        """What `read` returned: one tensor, with the batch and steps of the states it was given."""
+        name = f"`{self._template.cell_class.__name__}.read`"
+        if not _is_tensor(outputs):
+            raise ValueError(
+                f"{name} must return one tensor, received a {type(outputs).__name__}. By default "
+                "it returns the state: write one that picks or joins its parts."
+            )
+        if states is not None and not _fit(outputs.shape[:2], states.shape[:2]):
+            raise ValueError(
+                f"{name} must return (B, T, ...) for states of all steps, "
+                f"{tuple(states.shape)}; received {tuple(outputs.shape)}. Count axes from the "
+                "last, as in x[..., 0]."
+            )
+        return outputs
+
     # For kernels.
 
     def arguments(self, sequences: Tensors, weights: Tensors) -> list[Tensor | None]:
@@ -190,13 +206,7 @@ class Steps:
         outputs = self._cell.read(
             self._recurrence.pack_state(state), self._recurrence.pack_inputs(inputs)
         )
-        if not _is_tensor(outputs):
-            raise ValueError(
-                f"`{type(self._cell).__name__}.read` must return one tensor, received a "
-                f"{type(outputs).__name__}. By default it returns the state: write one that "
-                "picks or joins its parts."
-            )
-        return outputs
+        return self._recurrence.checked_outputs(outputs)
 
     def _new_state(self, state: Tensors, inputs: Tensors) -> Tensors:
         recurrence = self._recurrence

@@ -29,7 +29,7 @@ def solve(
     reset: Tensor | None = None,
 ) -> Solution:
     """The trajectory of a cell, differentiable by its weights, the inputs and the initial state."""
-    recurrence, tensors = tensors_of(cell, inputs, mask, reset, initial_state, has_kernel=False)
+    recurrence, tensors = tensors_of(cell, inputs, mask, reset, initial_state, may_use_kernel=False)
     _check_one_state(recurrence)
     return Solution(*backend.compiled(_solve, (solver, recurrence), *tensors))
 
@@ -71,10 +71,11 @@ def _outputs(solver, recurrence, *tensors):
     cell, inputs, initial_state = _unpacked(recurrence, tensors)
     if backend.may_be_differentiated():
         states = _solve(solver, recurrence, *tensors)[0]
-        return cell.read(states, inputs), states[:, -1]
+        return recurrence.checked_outputs(cell.read(states, inputs), states), states[:, -1]
 
     def read(states, slices):
-        return [cell.read(states, keras.tree.pack_sequence_as(inputs, list(slices)))]
+        found = cell.read(states, keras.tree.pack_sequence_as(inputs, list(slices)))
+        return [recurrence.checked_outputs(found, states)]
 
     final_state, (result,), _ = _run(solver, cell, initial_state, inputs, read)
     return result, final_state

@@ -9,7 +9,7 @@ from oracles import sigmoid
 from recurrent import random_inputs, randomized, to_numpy
 from scans import differentiate, precision
 
-from keras_coffee import CoffeeLayer, Stream
+from keras_coffee import CoffeeLayer, S6Layer, Stream
 from keras_coffee.layers import Block, CausalConv1D, MambaMixer, MinGRU
 from keras_coffee.solvers import Sequential
 
@@ -270,9 +270,13 @@ def test_a_configuration_may_leave_out_what_has_a_default():
 def test_unfit_arguments():
     with pytest.raises(ValueError, match="must have as many outputs as inputs, 6 here.*has 4"):
         Block(MinGRU(4)).build((None, None, DIM))
-    for name in ("n", "expand", "kernel_size", "step_rank"):
-        with pytest.raises(ValueError, match=f"`{name}` must be a positive integer, received 0"):
+    others = {"n": "", "expand": "", "kernel_size": " or None", "step_rank": ' or "auto"'}
+    for name, other in others.items():
+        message = f"`{name}` must be a positive integer{other}, received 0"
+        with pytest.raises(ValueError, match=message):
             MambaMixer(**{name: 0})
+    with pytest.raises(ValueError, match='integer or "auto" or None, received 0'):
+        S6Layer(2, step_rank=0)
     with pytest.raises(ValueError, match="`kernel_size` must be a positive integer"):
         CausalConv1D(0)
 

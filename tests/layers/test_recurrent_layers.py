@@ -644,6 +644,27 @@ def test_a_call_that_lacks_an_argument_says_what_to_do(make, message):
         make()
 
 
+def test_of_several_unknown_arguments_the_first_is_named():
+    with pytest.raises(TypeError, match="`dropout`"):
+        CoffeeLayer(8, dropout=0.1, use_bias=True, seed=1)
+    with pytest.raises(TypeError, match="`seed`"):
+        CoffeeLayer(8, seed=1, use_bias=True, dropout=0.1)
+
+
+def test_an_initializer_of_a_class_draws_anew_for_each_layer():
+    class Drawn(TwoStates):
+        WEIGHTS = {
+            **TwoStates.WEIGHTS,
+            "a": WeightSpec(("D", "D"), keras.initializers.RandomNormal()),
+        }
+
+    layers = [Drawn(2), Drawn(2)]
+    for layer in layers:
+        layer.build((None, None, 3))
+    first, second = (ops.convert_to_numpy(layer.a) for layer in layers)
+    assert (first != second).all()
+
+
 def test_a_subclass_may_choose_its_own_arguments():
     class Wide(CoffeeLayer):
         def __init__(self, units=2):

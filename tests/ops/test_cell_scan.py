@@ -490,6 +490,28 @@ def test_what_does_not_fit_is_refused(cell, inputs, state, error, words):
         cell_scan(cell, inputs, state)
 
 
+@dataclasses.dataclass(frozen=True)
+class MisreadCell(LinearCell):
+    """Counts axes from the first, or returns a pair."""
+
+    what: str
+
+    def affine(self, inputs):
+        return 0.5, inputs
+
+    def read(self, state, inputs):
+        return (state, inputs) if self.what == "pair" else state[:, :1]
+
+
+@pytest.mark.parametrize("solver", ["sequential", "associative"])
+def test_outputs_of_all_steps_are_checked(solver):
+    with pytest.raises(ValueError, match=r"`MisreadCell.read` must return one tensor.*a tuple"):
+        cell_scan(MisreadCell("pair"), INPUTS, STATE, solver=solver)
+    message = r"must return \(B, T, ...\) for states of all steps, \(2, 5, 3\); .*\(2, 1, 3\)"
+    with pytest.raises(ValueError, match=message):
+        cell_scan(MisreadCell("axis"), INPUTS, STATE, solver=solver)
+
+
 # What was once wrong and silent.
 
 

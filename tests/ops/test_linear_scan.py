@@ -64,6 +64,13 @@ def test_values_and_gradients_of_real_and_complex_together(kinds):
     check(linear_arrays(SHAPE, kinds=kinds))
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "float32"])
+def test_a_wider_decay_takes_the_precision_of_the_inputs(dtype):
+    inputs = ops.convert_to_tensor(np.ones((1, 4)), dtype)
+    states, final_state = linear_scan(np.array([0.5]), inputs)
+    assert {keras.backend.standardize_dtype(x.dtype) for x in (states, final_state)} == {dtype}
+
+
 @pytest.mark.parametrize("decay_shape", [(), (3, 1), (33, 1, 1), (2, 1, 3, 2)], ids=str)
 def test_values_and_gradients_of_broadcast_decay(decay_shape):
     check(linear_arrays(SHAPE, decay_shape=decay_shape))

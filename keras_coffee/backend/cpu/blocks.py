@@ -69,7 +69,7 @@ class Blocks:
     def features(self) -> int:
         """Features in a block: as many as there may be, or equal parts in whole vectors.
 
-        Blocks of 32 took up to twice as long, for they read short pieces of every step.
+        Blocks of 32 took up to twice as long: they read short pieces of every step.
         """
         parts = -(-self.dim // _LANES[-1])
         return max(1, self.dim) if parts <= 1 else -(-self.dim // (parts * _VECTOR)) * _VECTOR

@@ -223,7 +223,7 @@ def linear(
 
     Args:
         direction: `"forward"` or `"backward"`.
-        decay: Its shape, that of the inputs, but that the first two axes may each be 1: the same
+        decay: Its shape, that of the inputs. Each of the first two axes may be 1: the same decay
             for all sequences, or for all steps.
         inputs: Their shape, `(B, T, ...)`.
         dtype: Of all arrays, real or complex.

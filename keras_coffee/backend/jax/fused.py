@@ -1,4 +1,4 @@
-"""Scans for JAX, with their gradients. What runs one on which platform is said in kernels.py."""
+"""Scans for JAX, with their gradients. kernels.py says which platform runs what."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ from keras_coffee.backend.jax import kernels, portable
 
 
 def implementation(recurrence, x):
-    """What runs a recurrence: everywhere but in a conversion to ONNX, the primitives."""
+    """What runs a recurrence: the primitives, except in a conversion to ONNX."""
     return _scan_portably if is_converted_to_onnx() else scan_cell
 
 

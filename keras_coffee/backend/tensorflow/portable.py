@@ -1,4 +1,4 @@
-"""Scans in TensorFlow's own operations: `tf.while_loop` both ways, compiled whoever calls them.
+"""Scans in TensorFlow's own operations: `tf.while_loop` both ways, always compiled.
 
 Keras does not compile models on machines without a GPU, where an op-by-op loop is five to ten times
 slower. So each scan is a compiled function. The loops are time-major.

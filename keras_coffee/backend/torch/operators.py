@@ -1,7 +1,7 @@
 """The scans as operators of PyTorch.
 
-Autograd and `torch.compile` know them, and the dispatcher picks the kernel by device. Where nobody
-else looks at operators, kernels are called without it: `Scan`. Tensors are contiguous, and come in
+Autograd and `torch.compile` know them, and the dispatcher picks the kernel by device. If nothing
+else needs operators, `Scan` calls kernels directly. Tensors are contiguous, and come in
 the order of kernels: sequences, weights, state, None where one is absent.
 """
 
@@ -73,8 +73,8 @@ def refuse_second_derivatives():
 
 
 def refuse_forward_derivatives(*tensors):
-    # An operator without a rule for them drops tangents silently. Nothing public tells as quickly
-    # that nobody asks for any.
+    # An operator without a rule for them drops tangents silently. No public function says as
+    # quickly whether anybody asks for one.
     if forward_ad._current_level >= 0:
         _refuse_tangents(*tensors)
 
@@ -85,7 +85,7 @@ def _refuse_tangents(*tensors):
 
 
 class _RefuseTangents(torch.autograd.Function):
-    """Raises if a tensor has a tangent, at whatever level of nested transformations."""
+    """Raises if a tensor has a tangent, at any level of nested transformations."""
 
     generate_vmap_rule = True
 
@@ -124,7 +124,7 @@ class Scan(abc.ABC):
         self.name = name
         self.forward = self._operator("forward", forward, self.fake_forward)
         self.backward = self._operator("backward", backward, self.fake_backward)
-        torch.library.register_autograd(self.forward, self.gradients, setup_context=self.keep)
+        torch.library.register_autograd(self.forward, self.gradients, setup_context=self.save)
 
     def _operator(self, direction, schema, fake):
         # torch.library.custom_op costs a third more a call.
@@ -144,7 +144,7 @@ class Scan(abc.ABC):
         return self.run("forward", kernels, *tensors, **options)
 
     def retreat(self, *tensors, **options):
-        """What the backward operator returns. Who looks may have come since the forward pass."""
+        """What the backward operator returns. A transformation may have started since."""
         kernels = _kernels_of(tensors)
         if kernels is None:
             return self.backward(*tensors, **options)
@@ -163,7 +163,7 @@ class Scan(abc.ABC):
         """Tensors like those that the backward pass returns."""
 
     @abc.abstractmethod
-    def keep(self, ctx, inputs, keyword_only_inputs, output):
+    def save(self, ctx, inputs, keyword_only_inputs, output):
         """Saves what gradients need."""
 
     @abc.abstractmethod
@@ -209,7 +209,7 @@ class KerasCoffeeScan(torch.autograd.Function):
     def forward(ctx, scan, kernels, options, *tensors):
         results = scan.run("forward", kernels, *tensors, **options)
         ctx.scan = scan
-        scan.keep(ctx, tensors, options, results)
+        scan.save(ctx, tensors, options, results)
         return results
 
     @staticmethod
@@ -251,7 +251,7 @@ class _RecurrenceScan(Scan):
         pairs = zip(tensors, self.has_gradient, strict=True)
         return [x is not None and has for x, has in pairs]
 
-    def keep(self, ctx, inputs, keyword_only_inputs, output):
+    def save(self, ctx, inputs, keyword_only_inputs, output):
         *tensors, state = inputs
         ctx.save_for_backward(output[2], *tensors)
         ctx.mark_non_differentiable(output[2])
@@ -341,7 +341,7 @@ class _LinearScan(Scan):
     def fake_backward(self, grad_states, states, decay, state, *, reverse):
         return tuple(map(_new_like, (decay, grad_states, state)))
 
-    def keep(self, ctx, inputs, keyword_only_inputs, output):
+    def save(self, ctx, inputs, keyword_only_inputs, output):
         decay, _, state = inputs
         ctx.save_for_backward(output, decay, state)
         ctx.options = keyword_only_inputs
