@@ -74,7 +74,7 @@ def _compile(command: str, flags: list[str], source: Path, path: Path) -> None:
 class Coffee:
     """The recurrence for one shape, in buffers that are allocated once.
 
-    Whoever calls it must be done with what the call before returned: it is overwritten.
+    A call overwrites what the call before returned.
     """
 
     def __init__(self, shape: tuple[int, ...], keeps: bool):

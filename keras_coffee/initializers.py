@@ -285,6 +285,10 @@ _NAMED: dict[str, Callable[[], keras.initializers.Initializer]] = {
     "log_forgetting": functools.partial(
         keras.initializers.RandomUniform, math.log(0.05), math.log(2.0)
     ),
+    # In ±1/√k, as PyTorch starts dense layers and convolutions of k inputs.
+    "fan_in_uniform": functools.partial(
+        keras.initializers.VarianceScaling, 1 / 3, "fan_in", "uniform"
+    ),
     "scaled_normal": ScaledNormal,
     "small_readout": functools.partial(ScaledNormal, 0.1),
     # A projection (D, n) of inputs to a readout.
@@ -299,8 +303,8 @@ def get(identifier: Any) -> Any:
     """Finds an initializer by name, here first and then in `keras.initializers`.
 
     Args:
-        identifier: `"standard_normal"`, `"scaled_normal"`, `"small_readout"`, `"small_projection"`,
-            `"forgetting"`, `"log_forgetting"`, `"s4d_real"`, `"step_sizes"`,
+        identifier: `"standard_normal"`, `"fan_in_uniform"`, `"scaled_normal"`, `"small_readout"`,
+            `"small_projection"`, `"forgetting"`, `"log_forgetting"`, `"s4d_real"`, `"step_sizes"`,
             `"orthonormal_symbols"`, or anything that `keras.initializers.get` accepts: its names, a
             serialized initializer, an initializer, a class, a function of `shape` and `dtype`, an
             array, `None`.

@@ -68,7 +68,7 @@ class CausalConv1D(RecurrentLayer):
         zero_output_for_mask: bool = False,
         solver: str | solvers.Solver = "auto",
         recompute: bool = False,
-        kernel_initializer: Rule = None,
+        kernel_initializer: Rule = "fan_in_uniform",
         kernel_regularizer: Rule = None,
         kernel_constraint: Rule = None,
         bias_initializer: Rule = "zeros",
@@ -81,8 +81,6 @@ class CausalConv1D(RecurrentLayer):
             self, solver, recompute, "there is nothing to solve or to recompute. Leave it out."
         )
         self.use_bias, self._present = use_bias, {"bias": use_bias}
-        if kernel_initializer is None:
-            kernel_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         super().__init__(**handed_on(locals(), "kernel_size", "activation", "use_bias"))
         self.kernel_size = positive_integer("kernel_size", kernel_size)
         self.activation = keras.activations.get(activation)

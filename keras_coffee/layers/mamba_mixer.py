@@ -120,7 +120,7 @@ class MambaMixer(RecurrentLayer):
         selection_projection_initializer: Rule = "glorot_uniform",
         selection_projection_regularizer: Rule = None,
         selection_projection_constraint: Rule = None,
-        step_projection_initializer: Rule = None,
+        step_projection_initializer: Rule = "fan_in_uniform",
         step_projection_regularizer: Rule = None,
         step_projection_constraint: Rule = None,
         step_bias_initializer: Rule = "step_sizes",
@@ -140,10 +140,6 @@ class MambaMixer(RecurrentLayer):
         output_bias_constraint: Rule = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        if step_projection_initializer is None:  # uniform in ±1/√r
-            step_projection_initializer = keras.initializers.VarianceScaling(
-                1 / 3, "fan_in", "uniform"
-            )
         if mixer is not None:
             check_not_solved(self, solver, recompute, GIVE_TO_MIXER)
         # Before the weights are asked for.

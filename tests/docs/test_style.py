@@ -36,6 +36,8 @@ PHRASES = {
     "has no say": "does not decide",
     "nothing but": "only",
     "lest": "so that … not",
+    "who(ever|soever)": "any caller",
+    "but that": "except that",
 }
 FILES = [
     path
