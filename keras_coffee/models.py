@@ -77,13 +77,9 @@ def language_model(
         L. Wolf, "Using the Output Embedding to Improve Language Models", 2017.
     """
     vocabulary_size = positive_integer("vocabulary_size", vocabulary_size)
-    if not isinstance(mixers, Iterable):
-        raise TypeError(
-            "`mixers` must be a list of layers, one for each block, such as [MambaMixer(16)], "
-            f"received {mixers!r}."
-        )
-    mixers = list(mixers)
-    _check_arguments(vocabulary_size, mixers, head, pad_token_id)
+    mixers = _as_list(mixers)
+    one_of("head", head, ("tied", "untied", None))
+    _check_token(pad_token_id, vocabulary_size)
     if embeddings_initializer is None:
         # Keras draws E and H with one initializer: an integer seed would make them equal.
         seed = keras.random.SeedGenerator()
@@ -108,14 +104,23 @@ def language_model(
     return keras.Model(tokens, x if head is None else embedding(x, reverse=True), name=name)
 
 
-def _check_arguments(vocabulary_size: int, mixers: list[Any], head: Any, pad_token_id: Any) -> None:
+def _as_list(mixers: Any) -> list[Any]:
+    if not isinstance(mixers, Iterable):
+        raise TypeError(
+            "`mixers` must be a list of layers, one for each block, such as [MambaMixer(16)], "
+            f"received {mixers!r}."
+        )
+    mixers = list(mixers)
     if len({id(mixer) for mixer in mixers}) != max(len(mixers), 1):
         raise ValueError(
             "`mixers` must have a separate layer for each block, received "
             f"{[getattr(mixer, 'name', mixer) for mixer in mixers]}. Make one for each, as in "
             "[MambaMixer(16) for _ in range(4)]."
         )
-    one_of("head", head, ("tied", "untied", None))
+    return mixers
+
+
+def _check_token(pad_token_id: Any, vocabulary_size: int) -> None:
     is_token = is_integer(pad_token_id) and 0 <= pad_token_id < vocabulary_size
     if pad_token_id is not None and not is_token:
         raise ValueError(
@@ -169,19 +174,7 @@ def from_transformers(
     ours = language_model(
         config.vocab_size,
         config.hidden_size,
-        [
-            MambaMixer(
-                config.state_size,
-                expand=config.intermediate_size // config.hidden_size,
-                kernel_size=config.conv_kernel,
-                step_rank=int(config.time_step_rank),
-                use_bias=config.use_bias,
-                use_conv_bias=config.use_conv_bias,
-                dtype=dtype,
-                name="mixer",
-            )
-            for _ in range(config.num_hidden_layers)
-        ],
+        [_mixer_of(config, dtype) for _ in range(config.num_hidden_layers)],
         head=("tied" if config.tie_word_embeddings else "untied") if has_head else None,
         epsilon=config.layer_norm_epsilon,
         pad_token_id=pad_token_id,
@@ -190,6 +183,19 @@ def from_transformers(
     arrays = {name: tensor.detach().cpu().float().numpy() for name, tensor in tensors.items()}
     _load(ours, arrays)
     return ours
+
+
+def _mixer_of(config, dtype):
+    return MambaMixer(
+        config.state_size,
+        expand=config.intermediate_size // config.hidden_size,
+        kernel_size=config.conv_kernel,
+        step_rank=int(config.time_step_rank),
+        use_bias=config.use_bias,
+        use_conv_bias=config.use_conv_bias,
+        dtype=dtype,
+        name="mixer",
+    )
 
 
 def to_transformers(model: keras.Model) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
