@@ -98,10 +98,8 @@ def lyapunov_exponent(
     else:
         stretches = stretches[ops.convert_to_numpy(mask)]
     if not len(stretches):
-        raise ValueError(
-            "An exponent is a mean over steps, and no step counts: `mask` is False at all of them. "
-            "It must be True at the steps of a sequence."
-        )
+        why = "there is no sequence" if mask is None else "`mask` is False at all of them"
+        raise ValueError(f"An exponent is a mean over steps, and no step counts: {why}.")
     with np.errstate(divide="ignore"):
         return float(np.log(stretches).mean(axis=0).max())
 

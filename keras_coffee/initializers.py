@@ -51,6 +51,9 @@ class ScaledNormal(keras.initializers.Initializer):
         axes: The axes that the weight is summed over. Defaults to the last one.
         seed: As for `StandardNormal`. Defaults to `None`.
 
+    Raises:
+        ValueError: when called with a shape that lacks one of the axes.
+
     Example:
         >>> float(np.std(ScaledNormal(gain=0.1, seed=0)((100, 64)))) < 0.02
         True
@@ -61,7 +64,11 @@ class ScaledNormal(keras.initializers.Initializer):
         self._normal = StandardNormal(seed)
 
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> Tensor:
-        scale = self.gain / math.sqrt(math.prod(shape[axis] for axis in self.axes))
+        if not all(-len(shape) <= axis < len(shape) for axis in self.axes):
+            raise ValueError(
+                f"ScaledNormal needs the axes {self.axes}, received the shape {tuple(shape)}."
+            )
+        scale = self.gain / math.sqrt(max(1, math.prod(shape[axis] for axis in self.axes)))
         return scale * self._normal(shape, dtype)
 
     def get_config(self) -> dict[str, Any]:

@@ -297,27 +297,26 @@ def _turned(name: str, array: np.ndarray) -> np.ndarray:
 def _load(model: keras.Model, arrays: dict[str, np.ndarray]) -> None:
     """Assigns arrays by transformers' names to our weights."""
     weights = _weights_by_name(model)
-    if _head_of(model) == "tied" and "lm_head.weight" in arrays:
-        if not np.array_equal(arrays.pop("lm_head.weight"), arrays["backbone.embeddings.weight"]):
-            raise ValueError(
-                "`model` has tie_word_embeddings=True, but its `lm_head.weight` is not its "
-                "embedding. Set model.config.tie_word_embeddings = False to keep both."
-            )
+    head = arrays.pop("lm_head.weight", None) if _head_of(model) == "tied" else None
     if set(arrays) != set(weights):
         missing, more = sorted(set(weights) - set(arrays)), sorted(set(arrays) - set(weights))
         raise ValueError(
             "`model` must have the weights that its configuration asks for. Missing: "
             f"{missing}; not known: {more}."
         )
+    if head is not None and not np.array_equal(head, arrays["backbone.embeddings.weight"]):
+        raise ValueError(
+            "`model` has tie_word_embeddings=True, but its `lm_head.weight` is not its "
+            "embedding. Set model.config.tie_word_embeddings = False to keep both."
+        )
     for name, weight in weights.items():
-        array = np.array(_turned(name, arrays[name]))  # JAX would share the memory of `model`
-        if array.shape != tuple(weight.shape):
-            expected = _turned(name, np.empty(weight.shape)).shape
+        expected = _turned(name, np.empty(weight.shape)).shape
+        if arrays[name].shape != expected:
             raise ValueError(
                 f"`{name}` must have the shape {expected} by the configuration of `model`, "
                 f"received {arrays[name].shape}."
             )
-        weight.assign(array)
+        weight.assign(np.array(_turned(name, arrays[name])))  # JAX would share `model`'s memory
 
 
 def _parts(model: keras.Model) -> tuple[Any, list[Any], Any]:

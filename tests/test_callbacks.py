@@ -61,8 +61,25 @@ def test_works_on_a_metric_of_validation():
 
 
 def test_an_unknown_metric_is_an_error_that_names_the_known_ones():
-    with pytest.raises(KeyError, match=r"monitors 'val_acc'.*\['loss', 'quality'\]"):
-        epochs_run([0.5], StopAtTarget("val_acc", 0.9))
+    with pytest.raises(KeyError, match=r"monitors 'acc'.*\['loss', 'quality'\]"):
+        epochs_run([0.5], StopAtTarget("acc", 0.9))
+
+
+def test_an_epoch_without_validation_is_passed_over():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    x = np.ones((2, 1), "float32")
+    settings = {"validation_data": (x, x), "validation_freq": 2, "epochs": 4, "verbose": 0}
+    lower = LowerLearningRate(0.001, below=np.inf, monitor="val_loss")
+    with pytest.warns(UserWarning, match="monitors 'val_.*of this epoch"):
+        history = model.fit(x, x, callbacks=[lower, StopAtTarget("val_mae", 0.0)], **settings)
+    assert len(history.epoch) == 2
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.001)
+    with (
+        pytest.warns(UserWarning, match="StopAtTarget monitors 'val_acc'"),
+        pytest.raises(KeyError, match="StopAtTarget monitors 'val_acc'.*'val_mae'"),
+    ):
+        model.fit(x, x, callbacks=[StopAtTarget("val_acc", 1.0)], **settings)
 
 
 @pytest.mark.parametrize(
@@ -135,5 +152,5 @@ def test_the_rate_of_an_optimizer_that_scales_the_loss_is_lowered():
 
 
 def test_an_unknown_metric_is_named_by_the_callback_that_monitors_it():
-    with pytest.raises(KeyError, match=r"LowerLearningRate monitors 'val_loss'.*\['loss', 'qual"):
-        rates_of([0.5], LowerLearningRate(0.005, below=0.45, monitor="val_loss"))
+    with pytest.raises(KeyError, match=r"LowerLearningRate monitors 'error'.*\['loss', 'qual"):
+        rates_of([0.5], LowerLearningRate(0.005, below=0.45, monitor="error"))

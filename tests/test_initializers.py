@@ -75,6 +75,12 @@ def test_s4d_real_refuses_a_scalar():
         S4DReal()(())
 
 
+def test_scaled_normal_needs_its_axes():
+    with pytest.raises(ValueError, match=r"needs the axes \(0, -1\), received the shape \(\)"):
+        ScaledNormal(axes=(0, -1))(())
+    assert ScaledNormal()((2, 0)).shape == (2, 0)
+
+
 @pytest.mark.parametrize(("r_min", "r_max"), [(0.0, 1.0), (0.5, 0.6), (0.9, 0.999), (0.99, 1.0)])
 def test_ring_decay_spreads_radii_uniformly_in_area(r_min, r_max):
     radius = np.exp(-np.exp(draw(RingDecay(r_min, r_max, seed=0), (200_000,)).astype("float64")))

@@ -1,6 +1,7 @@
 """Language models, and weights by the names of transformers, whose equations are a loop here."""
 
 import itertools
+import re
 import types
 
 import keras
@@ -375,10 +376,17 @@ def test_weights_that_are_refused():
     theirs.arrays["backbone.adapter"] = theirs.arrays.pop("backbone.layers.1.mixer.D")
     with pytest.raises(ValueError, match="Missing.*layers.1.mixer.D'.*known.*'backbone.adapter'"):
         from_transformers(theirs)
+    for shape in ((12, 1, 5), (12, 2, 4), (12, 0, 4)):
+        theirs = fake()
+        theirs.arrays["backbone.layers.0.mixer.conv1d.weight"] = np.ones(shape)
+        message = (
+            rf"conv1d.weight` must have the shape \(12, 1, 4\).*received {re.escape(str(shape))}"
+        )
+        with pytest.raises(ValueError, match=message):
+            from_transformers(theirs)
     theirs = fake()
-    theirs.arrays["backbone.layers.0.mixer.conv1d.weight"] = np.ones((12, 1, 5))
-    message = r"conv1d.weight` must have the shape \(12, 1, 4\).*received \(12, 1, 5\)"
-    with pytest.raises(ValueError, match=message):
+    del theirs.arrays["backbone.embeddings.weight"]
+    with pytest.raises(ValueError, match=r"Missing: \['backbone.embeddings.weight'\]"):
         from_transformers(theirs)
     theirs = fake()
     theirs.arrays["lm_head.weight"] += 1

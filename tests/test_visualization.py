@@ -207,6 +207,17 @@ def test_a_stateful_layer_starts_from_its_state_and_keeps_it(features):
     np.testing.assert_array_equal(ops.convert_to_numpy(layer.states[0]), carried)
 
 
+def test_one_sequence_of_a_stateful_layer_starts_from_zeros(features):
+    layer = CoffeeLayer(2, stateful=True)
+    model = keras.Sequential([keras.Input(batch_shape=(2, 4, 3)), layer])
+    model(features)
+    carried = ops.convert_to_numpy(layer.states[0])
+    (path,) = paths(plot_state_trajectory(model, features[:1]))
+    assert not path[0].any()
+    plot_gates(model, features[:1])
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer.states[0]), carried)
+
+
 @pytest.mark.parametrize("plot", [plot_state_trajectory, plot_gates])
 def test_stateful_layers_in_front_keep_their_states_too(features, plot):
     arguments = {"return_sequences": True, "stateful": True}

@@ -338,8 +338,9 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
             self._check_carried_states(inputs.shape[0], self._carried[0].shape[0])
         if given is not None:
             return self.as_states(given, inputs.shape[0])
-        # Copies, since the variables change before a gradient is computed.
-        return [ops.copy(state.value) for state in self._carried] or None
+        # Copies, since the variables change before a gradient is computed. By arithmetic, because
+        # PyTorch's compiler leaves out a plain copy of what an operator keeps for its gradient.
+        return [state.value * 1 for state in self._carried] or None
 
     def _check_carried_states(self, batch: int | None, size: int) -> None:
         if backend.is_converted_to_onnx():

@@ -8,13 +8,14 @@ from keras import ops
 from keras_coffee._typing import Tensor
 
 _LOW_PRECISION = ("bfloat16", "float16")
+_REAL = (*_LOW_PRECISION, "float32", "float64")  # not float8
 
 
 def as_sequences(inputs: Any, name: str = "inputs") -> Tensor:
     """A floating tensor `(B, T, D)` with at least one step."""
     inputs = as_tensor(inputs, name)
     dtype = dtype_of(inputs)
-    if not dtype.startswith(("float", "bfloat")):
+    if dtype not in _REAL:
         raise TypeError(
             f"`{name}` must be floating-point, received dtype {dtype}. Cast it first, "
             'for example with keras.ops.cast(x, "float32").'
@@ -129,7 +130,7 @@ def common_dtype(decay: Tensor, inputs: Tensor) -> str:
     """The dtype of a linear recurrence: that of the inputs, complex if the decay is."""
     for x, name in ((decay, "decay"), (inputs, "inputs")):
         dtype = dtype_of(x)
-        if not dtype.startswith(("float", "bfloat", "complex")):
+        if dtype not in _REAL and not dtype.startswith("complex"):
             raise TypeError(
                 f"`{name}` must be floating-point or complex, received dtype {dtype}. Cast it "
                 'first, for example with keras.ops.cast(x, "float32").'

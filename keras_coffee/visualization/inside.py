@@ -43,7 +43,7 @@ def follow(model: keras.Model, inputs: Any, layer: CoffeeLayer | str | None) -> 
         raise ValueError("There is nothing to draw: `inputs` hold no sequence.")
     features, mask, state, reset = _layer_inputs(model, layer, batches)
     if state is None:
-        (state,) = layer.states or layer.get_initial_state(len(features))
+        (state,) = _carried(layer, len(features)) or layer.get_initial_state(len(features))
     features, mask, reset = layer.in_order(features, mask, reset)
     states, gates = layer.trajectory(features, state, mask, reset)
     states, gates, start = (ops.convert_to_numpy(x) for x in (states, gates, state))
@@ -55,6 +55,11 @@ def follow(model: keras.Model, inputs: Any, layer: CoffeeLayer | str | None) -> 
             "without bound, make such states."
         )
     return Run(layer, states, gates, _symbols(batches, gates.shape[:2], layer.go_backwards))
+
+
+def _carried(layer: CoffeeLayer, batch: int) -> list[Any]:
+    """The carried states, if they are of as many sequences."""
+    return [state for state in layer.states or [] if state.shape[0] == batch]
 
 
 def coffee_layer(model: keras.Model, layer: CoffeeLayer | str | None = None) -> CoffeeLayer:

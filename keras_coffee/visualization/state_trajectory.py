@@ -26,9 +26,10 @@ def plot_state_trajectory(
 ) -> Axes:
     """Draws how the state of a `CoffeeLayer` moves, step by step, in the plane of two states.
 
-    An arrow for each step leads from x(k-1) to x(k) and has the number k at its head, one color
-    for each sequence. The first starts where the layer does: at zero, or at the initial state that
-    the model gives it or a stateful layer carries. Neither weights nor carried states change.
+    An arrow for each step leads from x(k-1) to x(k) and has the number k at its head, one color for
+    each sequence. The first starts where the layer does: at zero, or at the initial state that the
+    model gives it or a stateful layer carries for as many sequences. Neither weights nor carried
+    states change.
 
     Args:
         model: A built `keras.Sequential` or Functional model with a `CoffeeLayer`.

@@ -95,6 +95,20 @@ def test_torch_compile(name):
     assert_same(*histories)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(BACKEND != "torch", reason="what PyTorch's compiler does with copies")
+@pytest.mark.skipif(not IS_NIGHTLY, reason="takes 30 seconds each")
+@pytest.mark.parametrize("linear", ["min-gru", "lru"])
+def test_torch_compile_with_a_carried_state(linear):
+    """Its compiler left out the copy of the state that an operator keeps for its gradient."""
+    moved = []
+    for jit_compile in (False, True):
+        model = compiled(linear, jit_compile=jit_compile)
+        model.fit(INPUTS[:, :2], TARGETS[:, :2], batch_size=BATCH, shuffle=False, verbose=0)
+        moved.append([keras.ops.convert_to_numpy(w) for w in model.trainable_weights])
+    assert_same(*moved)
+
+
 # Data.
 
 

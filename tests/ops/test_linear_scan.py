@@ -64,6 +64,12 @@ def test_values_and_gradients_of_real_and_complex_together(kinds):
     check(linear_arrays(SHAPE, kinds=kinds))
 
 
+def test_numbers_of_eight_bits_are_refused():
+    inputs = ops.cast(np.ones((1, 4)), "float8_e4m3fn")
+    with pytest.raises(TypeError, match="must be floating-point or complex, received dtype float8"):
+        linear_scan(0.5, inputs)
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "float32"])
 def test_a_wider_decay_takes_the_precision_of_the_inputs(dtype):
     inputs = ops.convert_to_tensor(np.ones((1, 4)), dtype)
