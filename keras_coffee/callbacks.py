@@ -23,8 +23,8 @@ class StopAtTarget(keras.callbacks.Callback):
         target: The value to reach.
 
     Raises:
-        KeyError: at the end of an epoch, if there is no such metric. After an epoch without
-            validation, a metric of validation is only warned of.
+        KeyError: at the end of an epoch, if there is no such metric. If the metric is one of
+            validation and the epoch had none, it only warns.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(1)])

@@ -48,9 +48,9 @@ def language_model(
         pad_token_id: The token for padding. Its steps are masked: they hold all states, so padding
             on either side changes nothing. Pass `ignore_class=` to the loss too. None, the default:
             every token counts.
-        embeddings_initializer: Of E, and of H in an untied head, which starts equal to E unless the
-            initializer's seed is a `keras.random.SeedGenerator`. None, the default: normal with a
-            standard deviation of 0.02 and such a seed.
+        embeddings_initializer: Of E, and of H in an untied head, which starts from the same numbers
+            in another order, except if the initializer's seed is a `keras.random.SeedGenerator`.
+            None, the default: normal with a standard deviation of 0.02 and such a seed.
         dtype: Policy of all layers except the mixers, which have their own. None: the global one.
         name: The model's name. Defaults to `"language_model"`.
 
@@ -81,7 +81,7 @@ def language_model(
     one_of("head", head, ("tied", "untied", None))
     _check_token(pad_token_id, vocabulary_size)
     if embeddings_initializer is None:
-        # Keras draws E and H with one initializer: an integer seed would make them equal.
+        # Keras draws E and H with one initializer: an integer seed would repeat the numbers.
         seed = keras.random.SeedGenerator()
         embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02, seed=seed)
     embedding = keras.layers.ReversibleEmbedding(

@@ -86,7 +86,7 @@ def draw_iterations(by_row, file):
     for row, color, mark in zip(NEWTON_ROWS, COLORS, MARKS, strict=True):
         for run in by_row.get(row.name, [])[:1]:
             every, last = row.experiment.every, row.experiment.epochs
-            epochs = sorted({1, *range(every, last + 1, every)})
+            epochs = sorted({1, *range(every, last, every), last})
             counts = [run["history"]["coffee_iterations"][epoch - 1] for epoch in epochs]
             title = TASKS[run["settings"]["task"]].title
             shares = [epoch / last for epoch in epochs]

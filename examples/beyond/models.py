@@ -97,7 +97,7 @@ def gated(mixers, vocabulary, classes):
 def gated_series(mixers, features, classes):
     """Series to logits, by the same blocks and the mean over steps.
 
-    Their norm is another one, for `RMSNormalization` hands no mask on.
+    Their norm is another one, because `RMSNormalization` hands on no mask.
     """
     inputs = keras.Input((None, features))
     hidden = keras.layers.Dense(WIDTH)(keras.layers.Masking(PADDING)(inputs))

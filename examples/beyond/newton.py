@@ -16,7 +16,12 @@ LOOKS = 15  # in a training
 
 
 class Watch(keras.callbacks.Callback):
-    """A `SolverMonitor` of the model that is trained, after the first epoch and every so many."""
+    """A `SolverMonitor` of the model in training, after the first epoch, the last and some between.
+
+    Args:
+        symbols: What the model reads.
+        every: Epochs from one look to the next.
+    """
 
     def __init__(self, symbols, every):
         super().__init__()
@@ -32,7 +37,7 @@ class Watch(keras.callbacks.Callback):
         self.monitor.on_train_begin(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        if not self.seen or (epoch + 1) % self.every == 0:
+        if not self.seen or (epoch + 1) % self.every == 0 or epoch + 1 == self.params["epochs"]:
             self.monitor.on_epoch_end(epoch, self.seen)
         logs |= self.seen
 

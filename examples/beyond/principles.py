@@ -26,8 +26,8 @@ EPOCHS = 30  # of 10,000 steps for the 24 parameters, where the paper has 100
 class Principled(keras.initializers.Initializer):
     """Vectors by P3: (6, …, 6) for the trigger, and for the others negative ones of length 10.
 
-    Of a thousand directions that are drawn, the first is the farthest from the trigger's, and each
-    next one the farthest from those before.
+    Of a thousand directions that are drawn, the first is the one nearest to an axis, and each next
+    one the farthest from those before.
 
     Args:
         trigger: The symbol's number. Defaults to 0.

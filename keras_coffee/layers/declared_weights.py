@@ -53,8 +53,10 @@ def handed_on(given: dict[str, Any], *own: str) -> dict[str, Any]:
 
 
 def _own(rule: Rule) -> Rule:
-    """A rule of the class for one weight: an initializer draws the same numbers at every call."""
-    return rule.clone() if isinstance(rule, keras.initializers.Initializer) else rule
+    """A class's rule for one weight. An initializer without a seed drew one, for all its calls."""
+    if isinstance(rule, keras.initializers.Initializer):
+        return rule.clone() if rule.get_config().get("seed", rule) is None else rule
+    return rule
 
 
 class DeclaredWeights(keras.layers.Layer):
@@ -76,16 +78,19 @@ class DeclaredWeights(keras.layers.Layer):
         names = [k for k in self._implied if kwargs.get(f"{k}_initializer") is None]
         kwargs |= {f"{name}_initializer": self._implied[name] for name in names}
         given = {
-            (name, kind): kwargs.pop(f"{name}_{kind}", _own(getattr(spec, kind, None)))
-            for name, spec in self.WEIGHTS.items()
+            (name, kind): kwargs.pop(f"{name}_{kind}")
+            for name in self.WEIGHTS
             for kind in _RULES
+            if f"{name}_{kind}" in kwargs
         }
         arguments.check_known(type(self), kwargs, of_keras=LayerOptions.__annotations__)
         super().__init__(**kwargs)
         # Not for absent weights: each initializer that is made draws a seed.
-        for name in self.weight_specs():
+        for name, spec in self.weight_specs().items():
             for kind, module in _RULES.items():
-                setattr(self, f"{name}_{kind}", module.get(given[name, kind]))
+                is_given = (name, kind) in given
+                rule = given[name, kind] if is_given else _own(getattr(spec, kind, None))
+                setattr(self, f"{name}_{kind}", module.get(rule))
         # A configuration has None for these, so that they follow if the argument is changed in it.
         made = {name: getattr(self, f"{name}_initializer", None) for name in names}
         self._made_of_implied = MappingProxyType(made)

@@ -44,7 +44,7 @@ class RecurrentLayer(DeclaredWeights, abc.ABC):
     (`output_size`), and computes in `scan`. It lists its weights in `WEIGHTS`, or makes them in
     `build` by `add_weight`, each with a unique name, under which it is saved. `state`, `state_0`
     and so on are the names of carried states. `KIND` is `"linear"` by default. A recurrence that is
-    not linear in its state sets `KIND = "nonlinear"`, for solvers differ.
+    not linear in its state sets `KIND = "nonlinear"`, because it takes other solvers.
 
     Args:
         return_sequences: If True, all outputs are returned, else only the last one. Defaults to

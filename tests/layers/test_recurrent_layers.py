@@ -651,6 +651,29 @@ def test_of_several_unknown_arguments_the_first_is_named():
         CoffeeLayer(8, seed=1, use_bias=True, dropout=0.1)
 
 
+class Steady(keras.initializers.Initializer):
+    """Without a configuration, which Keras does not ask for."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, shape, dtype=None):
+        return ops.full(shape, self.value, dtype)
+
+
+@pytest.mark.parametrize("seed", [3, keras.random.SeedGenerator(3)], ids=["number", "generator"])
+def test_an_initializer_of_a_class_with_a_seed_is_left_as_it_is(seed):
+    drawn = keras.initializers.RandomNormal(seed=seed)
+
+    class Drawn(TwoStates):
+        WEIGHTS = {"a": WeightSpec(("D",), drawn), "b": WeightSpec(("D",), Steady(0.5))}
+
+    layers = [Drawn(2), Drawn(2)]
+    assert all(layer.a_initializer is drawn for layer in layers)
+    layers[0].add_declared_weights(3)
+    assert ops.convert_to_numpy(layers[0].b).tolist() == [0.5] * 3
+
+
 def test_an_initializer_of_a_class_draws_anew_for_each_layer():
     class Drawn(TwoStates):
         WEIGHTS = {
