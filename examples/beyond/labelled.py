@@ -10,7 +10,12 @@ prints how accurate the nearest neighbour is on the archives' sets of one featur
 publish.
 """
 
+import argparse
 import dataclasses
+
+if __name__ == "__main__":
+    # --help and mistakes end here: what follows needs a backend.
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
 
 import keras
 import numpy as np
