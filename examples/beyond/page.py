@@ -74,8 +74,8 @@ the three.
 **Equal states: recall belongs to the GRU, as expected.** With 64 numbers as its state, and a model
 of six times the parameters of COFFEE's, a GRU is right on all of recall, with noise too, and on
 0.95 of selective copying. In multi-query recall it has 1.00, 0.95 and 0.37, and it learns parity
-with two seeds of three. The LSTM, whose 64 numbers are 32 units, was expected to work as well, and
-does on parity and flip-flop; in the three recall tasks it has 0.94, 0.80 and 0.56. COFFEE and S6,
+in every seed at rate 0.001, in two of three at 0.003. The LSTM, whose 64 numbers are 32 units, was expected to work as well, and
+does on parity and flip-flop; in the three recall tasks it has 0.94, 0.79 and 0.56. COFFEE and S6,
 with fewer parameters, are worse than at equal parameters in all three, as expected.
 
 **Z60 and A5: confirmed at equal states.** With 64 numbers as its state a GRU learns words of eight
@@ -118,7 +118,8 @@ S6, from 0.21 to 0.54, but no layer learns it, nor A5, as expected.
 
 The lower rate is better by validation in 17 of 54 cells of two layers, and in two more by the loss:
 a third, where a quarter was expected. It decides three verdicts: with it the LSTM works on recall,
-and COFFEE whose gate sees the input and linearized S6 do in noise.
+and COFFEE whose gate sees the input and linearized S6 do in noise. At equal states, on parity and
+recall with and without noise, it is better in 7 of 27, and decides one: the GRU learns parity.
 
 So for recall in one layer take COFFEE with an output filter or with `input_gate="full"`; with two
 layers, S6. Where a state has to be switched, or parameters do not count, take a GRU or an LSTM.
@@ -393,6 +394,13 @@ digits (`examples/beyond/labelled.py` prints them).
 have 0.82 to 0.89, fewer than the nearest series, which was not expected. On JapaneseVowels all
 except the LSTM (0.94) have 0.96 to 0.98, LRU most. On OSULeaf S6 has 0.70, the GRU 0.67, COFFEE
 0.63 and LRU 0.55. On both sets GRU and LSTM were expected to be ahead, and are not.
+
+**COFFEE diverges on ACSF1, which was not expected.** Over 1,460 steps its gradient, a product of
+one factor for each step, exceeds float32 at the fifth update, and clipping makes NaN of infinity. So
+COFFEE, with its output filter too, stays at chance in every seed, and with a gate that sees the
+input two seeds of three end in NaN, after their best epochs. With
+`gate_initializer=keras.initializers.RandomNormal(stddev=0.1)` gradients of COFFEE stay below 30 for
+the first 80 updates, and the loss falls from 2.16 to 1.62 (one seed, not run to the end).
 
 """
 NEWTON = f"""## How parallel it is while it learns {{#newton}}
