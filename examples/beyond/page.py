@@ -401,8 +401,8 @@ one factor for each step, exceeds float32 at the fifth update, and clipping make
 So COFFEE, with its output filter too, stays at chance in every seed, and with a gate that sees the
 input two seeds of three end in NaN, after their best epochs. With
 `gate_initializer=keras.initializers.RandomNormal(stddev=0.1)` gradients of COFFEE stay below 30 in
-the first 60 updates, and the loss falls from 2.16 to 1.62 (one seed, not run to the end). LRU (0.73)
-is ahead, as expected, S6 (0.63) is not. Only the rate 0.003 was run.
+the first 60 updates, and the loss falls from 2.16 to 1.62 (one seed, not run to the end). LRU
+(0.73) is ahead, as expected, S6 (0.63) is not. Only the rate 0.003 was run.
 
 """
 NEWTON = f"""## How parallel it is while it learns {{#newton}}
