@@ -217,9 +217,12 @@ class Beyond(Experiment):
 
     def build_model(self):
         task = self._data("train", 1, 1, 0)
+        return gated(self.mixers(), task.vocabulary, task.classes)
+
+    def mixers(self):
+        """One for each block."""
         make = MIXERS[self.mixer][0]
-        mixers = [make(self.size) for _ in range(self.depth)]
-        return gated(mixers, task.vocabulary, task.classes)
+        return [make(self.size) for _ in range(self.depth)]
 
     @property
     def size(self):

@@ -131,8 +131,7 @@ class Labelled(Beyond):
 
     def build_model(self):
         data = TASKS[self.task].make()
-        mixers = [MIXERS[self.mixer][0](self.size) for _ in range(self.depth)]
-        return gated_series(mixers, data.train[0].shape[-1], data.classes)
+        return gated_series(self.mixers(), data.train[0].shape[-1], data.classes)
 
     def load_data(self, seed):
         data = standardized(TASKS[self.task].make())

@@ -214,6 +214,10 @@ def cell(runs, figure, shown=spread):
     return shown([figure(run) for run in runs]) + seeds
 
 
+def average(scores):
+    return f"{statistics.mean(scores):.3f}"
+
+
 def overview(runs, depth, equal):
     cells = []
     for name, task in TASKS.items():
@@ -222,7 +226,7 @@ def overview(runs, depth, equal):
         if not any(known) and (depth, equal) != FIRST:
             continue
         for mixer, own in zip(BEST_KNOWN_FIRST, known, strict=True):
-            text = cell(own, beyond, lambda scores: f"{statistics.mean(scores):.3f}")
+            text = cell(own, beyond, average)
             if own:
                 text = f"**{text}**" if works(own) else text
                 text += " ≠" * (depth == 1 and works(own) != (mixer in task.works))
@@ -306,7 +310,7 @@ def in_labelled(by_row):
     cells = []
     for name, task in labelled.TASKS.items():
         known = [best(runs[name, mixer, *FIRST]) for mixer in BEST_KNOWN_FIRST]
-        shown = [cell(own, first, lambda scores: f"{statistics.mean(scores):.3f}") for own in known]
+        shown = [cell(own, first, average) for own in known]
         cells.append([task.title, *shown])
     yield as_table(["accuracy", *(TITLES[x] for x in BEST_KNOWN_FIRST)], cells)
     yield from each(labelled.TASKS, runs, 1, TITLES, RATES)
@@ -464,9 +468,9 @@ def shares(by_row):
         own = by_row.get(row.name, [])
         solved = [run for run in own if run["stopped_by"] == "target"]
         epochs = f"{statistics.median(run['epochs'] for run in solved):g}" if solved else ""
-        cells.append([row.label, str(row.experiment.epochs)])
-        cells[-1] += [f"{len(solved)} of {len(own)}" if own else "not run yet", epochs]
-        cells[-1] += [f"{min(map(first, own)):.2f}" if own else "", judged(own)]
+        share = f"{len(solved)} of {len(own)}" if own else "not run yet"
+        least = f"{min(map(first, own)):.2f}" if own else ""
+        cells.append([row.label, str(row.experiment.epochs), share, epochs, least, judged(own)])
     columns = ["model and start", "epochs at most", "seeds that reach the target"]
     columns += ["epochs of these, median", "least accuracy of a seed, at its best epoch"]
     columns += ["seeds right on all four-symbol sequences"]

@@ -46,7 +46,8 @@ def check_given(layer: type, args: Sequence[Any], given: Collection[str]) -> Non
     if not missing:
         return
     # What was given instead. The arguments of weights are not known here.
-    for name in [name for name in given if name not in {p.name for p in taken}]:
+    known = {p.name for p in taken}
+    for name in [name for name in given if name not in known]:
         if name == "units":
             raise TypeError(_no_units(layer))
         if missing[0] == ("units" if name == "n" else _HERE.get(name)):
